@@ -1,20 +1,35 @@
-"""Which part of the tests each one belongs to, where its place or its fixtures already say so; their order; and, where
-several workers run them, which of them stay together.
+"""Marks tests by their folder or fixtures, orders them, and, with several workers, keeps those together that share
+expensive set-up.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# no test fails because the machine is busy
+settings.register_profile("dovetail", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("dovetail")
 
 EXHAUSTIVE = [Path(__file__).parent / name for name in ("dashboard", "demo", "docs", "properties", "report")]
-"""Many cases, and whole pages."""
+"""Many cases, or whole pages."""
 
 SPARK = ("tests/audit/", "tests/properties/test_audit_")
-"""Tests that use a Spark session of their own process."""
+"""Tests that use a Spark session in their own process."""
+
+
+@pytest.fixture(autouse=True)
+def logging_not_set_up() -> None:
+    """A command that a test or fixture calls sets up logging for its process; no test begins with that."""
+    logger = logging.getLogger("dovetail")
+    logger.handlers.clear()
+    logger.propagate = True
+    logger.setLevel(logging.NOTSET)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -26,25 +41,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.exhaustive)
         if item.get_closest_marker("soak") is None:
             longest[item.path] = max(longest[item.path], allowed_s(item))
-    # what takes long begins first, so that the workers end together
+    # long tests start first, so that the workers end together
     items.sort(key=lambda item: (not item.nodeid.startswith(SPARK), -longest[item.path]))
 
 
 def allowed_s(item: pytest.Item) -> float:
-    """How long a test may take, as far as it says so; one of real processes takes longer than one that says nothing."""
+    """The time limit of a test; a test with real processes gets more than one without a limit of its own."""
     timeout = item.get_closest_marker("timeout")
     return timeout.args[0] if timeout is not None else float(item.get_closest_marker("system") is not None)
 
 
 def pytest_deselected(items: list[pytest.Item]) -> None:
-    """A worker tells the process that started it, which counts only what is run."""
+    """Report deselected tests of a worker to the controller, which counts only what is run."""
     told: dict[str, int] = getattr(items[0].config, "workeroutput", {})
     told["deselected"] = told.get("deselected", 0) + len(items)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node) -> None:
-    """Every worker leaves out the same tests; the closing line tells how many."""
+    """Every worker deselects the same tests; the closing line says how many."""
     reporter = node.config.pluginmanager.get_plugin("terminalreporter")
     if many := getattr(node, "workeroutput", {}).get("deselected", 0):
         reporter.stats["deselected"] = [SimpleNamespace()] * many
@@ -52,8 +67,8 @@ def pytest_testnodedown(node) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log):
-    """With `--dist loadfile` a file of tests stays with one worker, so that what its tests share is made once; and all
-    that use Spark stay with one: a Java that has just begun needs three times as long for an audit as a warm one.
+    """With `--dist loadfile` a test file stays on one worker, so that its shared fixtures are built once; and all Spark
+    tests stay on one: a fresh JVM takes three times as long for an audit as a warm one.
     """
     if config.getvalue("dist") != "loadfile":
         return None

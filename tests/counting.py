@@ -1,11 +1,11 @@
-"""How much work something takes, counted instead of timed: a count is the same on a busy machine."""
+"""Measures work by counting instead of timing: a count is the same on a busy machine."""
 
 import sys
 from collections.abc import Callable
 
 
 def count_calls(action: Callable[[], object]) -> int:
-    """How many functions an action calls in this thread, those of C among them."""
+    """Number of function calls of an action in this thread, including C functions."""
     count = 0
 
     def observe(_frame: object, event: str, _argument: object) -> None:

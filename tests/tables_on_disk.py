@@ -1,4 +1,4 @@
-"""Audit tables with rows that a test types, as a run would have left them; everything else is null."""
+"""Audit tables with rows from a test, as a run would have left them; everything else is null."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOW = dt.datetime(2026, 11, 15, 12, 0, tzinfo=dt.UTC)
 def write_tables(
     root: Path, rows: Mapping[str, Sequence[Mapping[str, Any]]], *, lake: str = "the-lake", as_of: dt.datetime = NOW
 ) -> Path:
-    """Write one more run: the tables that are named have these rows, the others stay as they are."""
+    """Write one more run: the named tables have these rows, the others stay unchanged."""
     for name, given in rows.items():
         names = SCHEMAS[name].names
         table = pa.Table.from_pylist([{**dict.fromkeys(names), **row} for row in given], schema=SCHEMAS[name])

@@ -15,20 +15,8 @@ IMPURE = {
 }
 """What a core must not import: clocks, files, sockets, threads, processes, randomness."""
 
-PENDING = [
-    frozenset(f"dovetail.{name}" for name in names.split())
-    for names in ("audit.decode audit.decode_pcp audit.decode_swarm audit.decode_won",)
-]
-
 GENERAL = ("journal", "lake", "receipt", "audit", "report", "dashboard")
 """Packages that know fabrics only through the registry; the audit has one module for each in `audit.fabrics`."""
-NAMING_FABRICS = {
-    *(f"dovetail.audit.{name}" for name in ("decode", "decode_pcp", "decode_won", "decode_swarm")),
-    *(f"dovetail.audit.{name}" for name in ("settings", "signatures", "silver")),
-    *(f"dovetail.audit.transforms.{name}" for name in ("messages", "swarm_messages")),
-}
-"""Modules of the audit that still decode by fabric."""
-
 PURE = ("model", "tlog", "pcp", "won", "swarm")
 MAX_LINES = 500
 
@@ -64,7 +52,7 @@ def test_imports_point_left(module):
 
 
 def test_no_module_imports_itself_in_a_circle():
-    assert [circle for circle in graph.find_cycles(GRAPH) if circle not in PENDING] == []
+    assert graph.find_cycles(GRAPH) == []
 
 
 @pytest.mark.parametrize("module", [name for name in MODULES if graph.package_of(name) in PURE])
@@ -84,7 +72,7 @@ def test_only_the_registry_names_fabrics(module):
     names = [name for name in graph.imports_of(MODULES[module], MODULES) if name.startswith(cores)]
     tree = ast.parse(MODULES[module].read_text())
     names += [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and node.value in ("pcp", "won")]
-    assert not names or module in NAMING_FABRICS
+    assert not names
 
 
 def test_pyspark_is_imported_by_the_audit_only():
@@ -104,7 +92,8 @@ def test_modules_are_of_readable_size(module):
 def test_contributing_lists_every_package_in_order():
     table = re.findall(r"^\| ((?:`[a-z_./]+`(?:, )?)+) \|", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
     listed = [name.removesuffix(".py").rstrip("/") for row in table for name in re.findall(r"`([a-z_./]+)`", row)]
-    assert listed == [name for layer in graph.LAYERS for name in layer if name in graph.package_graph()]
+    packages = graph.package_graph()
+    assert listed == [name for layer in graph.LAYERS for name in layer if name in packages]
 
 
 def test_the_graph_in_the_architecture_page_is_current(monkeypatch):

@@ -1,4 +1,4 @@
-"""That a block leaves no task, thread or socket behind."""
+"""Checks that a block leaves no task, thread or socket behind."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def sockets() -> int:
-    """How many sockets this process has open."""
+    """Number of open sockets of this process."""
     count = 0
     for entry in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
@@ -26,7 +26,7 @@ def threads() -> set[threading.Thread]:
 
 @contextlib.asynccontextmanager
 async def nothing_left() -> AsyncIterator[None]:
-    """Counts tasks, threads and sockets before and after; what is closing may take its time."""
+    """Counts tasks, threads and sockets before and after; allows time for closing."""
     before = (asyncio.all_tasks(), threads(), sockets())
     yield
     for _ in range(500):

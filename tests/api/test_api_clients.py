@@ -1,10 +1,14 @@
 """Clients of the three fabrics through `import dovetail`, against real servers of `local()`."""
 
 import asyncio
+import contextlib
 import datetime as dt
 import hashlib
+import inspect
 import socket
+import tempfile
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -165,12 +169,38 @@ def test_won(site):
     assert any("the message" in claim and "atom/ben" in claim for claim in proof.claims), proof.claims
 
 
+def test_an_atom_is_created_changed_and_deleted_and_its_log_checked(site, tmp_path):
+    home, node = tmp_path / "eve", site.node
+    made = run(dovetail.WonClient.create(node, home, name="eve", content=b'<> <https://schema.org/name> "Eve" .'))
+    assert made.created.ok
+    with dovetail.sync.connect(node, home) as eve:
+        assert b'"Eve"' in eve.log(offline=True).trig()
+        assert eve.replace(["chat", "news"]).ok
+        assert eve.deactivate().ok
+        assert eve.open(f"{made.atom}#news").outcome == "rejected"
+        assert eve.activate().ok
+    further = run(dovetail.WonClient.create_further(home, tmp_path / "phone"))
+    assert (further.atom, further.created) == (made.atom, None)
+    assert further.sockets == (f"{made.atom}#chat", f"{made.atom}#news"), "as replaced"
+    with dovetail.sync.connect(node, tmp_path / "phone") as phone:
+        log = phone.log()
+        assert (log.findings, len(log.messages), len(list(log.lines()))) == ((), 5, 5)
+        assert log.size == 10, "each has a response"
+        assert {record["uri"] for record in log.records()} == {message.address for message in log.messages}
+        with pytest.raises(dovetail.DovetailError, match="several messages begin with wm:/Qm"):
+            phone.send(AWAY, "x", forward=["wm:/Qm"])
+        with pytest.raises(dovetail.UsageError):
+            phone.send(AWAY, "x", forward=["x"])
+        assert phone.delete().ok
+        assert phone.activate().outcome == "rejected"
+
+
 def test_swarm(site):
     async def work():
         begun = dt.datetime.now(dt.UTC) - dt.timedelta(minutes=1)
         async with site.connect("swarm:ann") as ann, site.connect("swarm:ben") as ben:
             waiting = asyncio.create_task(ben.receive(timeout=30))
-            while not waiting.done():  # until the flow of ben has begun, a message may pass by
+            while not waiting.done():  # until ben's stream has begun, a message may be missed
                 sent = await ann.publish("ship in sight")
                 assert sent.outcome == "accepted"
                 await asyncio.wait([waiting], timeout=0.5)
@@ -201,12 +231,12 @@ def test_no_server_or_the_wrong_one_is_told_at_once(site, kind, tmp_path):
     port = refused_port()
 
     async def answer(reader, writer):
-        if kind == "http":
-            await reader.read(100)
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
-        else:
-            await reader.read()
-        writer.close()
+        with contextlib.suppress(ConnectionError), contextlib.closing(writer):
+            if kind == "http":
+                await reader.read(100)
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+            else:
+                await reader.read()
 
     async def work():
         server = None if kind == "nobody" else await asyncio.start_server(answer, "127.0.0.1", port)
@@ -238,7 +268,7 @@ def test_no_peer_is_told_at_once(tmp_path):
 
 
 def test_waiting_for_a_server_that_comes(tmp_path):
-    """`wait` tries again until the broker is there."""
+    """`wait` retries until the broker is up."""
     port = refused_port()
 
     async def work():
@@ -247,8 +277,10 @@ def test_waiting_for_a_server_that_comes(tmp_path):
 
     with dovetail.sync.start_blocking_portal("asyncio") as portal:
         waiting = portal.start_task_soon(work)
-        with dovetail.local(directory=tmp_path, port=port):
+        with dovetail.local(directory=tmp_path / "site", port=port):
             assert waiting.result(60) == [ANN]
+    made = [path for path in (tmp_path / "site").rglob("*") if path.suffix != ".vkey"]
+    assert all(path.stat().st_mode & 0o077 == 0 for path in (tmp_path / "site", *made)), "readable by others"
 
 
 def test_a_client_that_is_not_let_in(tmp_path):
@@ -272,26 +304,81 @@ async def begin_iterating(client):
         pass
 
 
+async def ask_in_two_steps(ann):
+    async with ann.asking(BEN, "x") as asked:
+        await asked.reply()
+
+
+async def reply_to_oneself(ann):
+    await ann.send(ANN, "x")
+    await (await ann.receive()).reply("y")
+
+
+async def create(cleo):
+    with tempfile.TemporaryDirectory() as name:
+        await dovetail.WonClient.create(cleo.atom.partition("/atom/")[0], Path(name) / "home")
+
+
+async def create_further(cleo):
+    with tempfile.TemporaryDirectory() as name:
+        await dovetail.WonClient.create_further(cleo._home.directory, Path(name) / "home")
+
+
+AWAY = "https://127.0.0.1:1/won/resource/atom/x#chat"
 CALLS = {
     "pcp send": (ANN, lambda ann: ann.send(BEN, "x")),
     "pcp request": (ANN, lambda ann: ann.request(BEN, "x")),
+    "pcp asking": (ANN, ask_in_two_steps),
+    "pcp reply": (ANN, reply_to_oneself),
     "pcp receive": (ANN, lambda ann: ann.receive()),
-    "pcp iterate": (ANN, begin_iterating),
+    "pcp __aiter__": (ANN, begin_iterating),
     "pcp inventory": (ANN, lambda ann: ann.inventory()),
-    "won send": ("won:cleo", lambda cleo: cleo.send("https://127.0.0.1:1/won/resource/atom/x#chat", "x")),
+    "pcp watch": (ANN, lambda ann: begin_iterating(ann.watch())),
+    "won create": ("won:cleo", create),
+    "won send": ("won:cleo", lambda cleo: cleo.send(AWAY, "x")),
+    "won open": ("won:cleo", lambda cleo: cleo.open(AWAY)),
+    "won close": ("won:cleo", lambda cleo: cleo.close(AWAY)),
+    "won read": ("won:cleo", lambda cleo: cleo.read(f"{cleo.atom}/c")),
+    "won create_further": ("won:cleo", create_further),
+    "won replace": ("won:cleo", lambda cleo: cleo.replace()),
+    "won activate": ("won:cleo", lambda cleo: cleo.activate()),
+    "won deactivate": ("won:cleo", lambda cleo: cleo.deactivate()),
+    "won delete": ("won:dean", lambda dean: dean.delete()),
+    "won log": ("won:cleo", lambda cleo: cleo.log()),
     "won receive": ("won:cleo", lambda cleo: cleo.receive()),
+    "won __aiter__": ("won:cleo", begin_iterating),
     "swarm publish": ("swarm:ann", lambda ann: ann.publish("x")),
     "swarm receive": ("swarm:ann", lambda ann: ann.receive()),
-    "swarm iterate": ("swarm:ann", begin_iterating),
+    "swarm __aiter__": ("swarm:ann", begin_iterating),
+    "swarm events": ("swarm:ann", lambda ann: begin_iterating(ann.events())),
     "swarm query": ("swarm:ann", lambda ann: ann.query(dt.datetime.now(dt.UTC))),
+    "swarm status": ("swarm:ann", lambda ann: ann.status()),
+    "swarm linked": ("swarm:ann", lambda ann: ann.linked()),
 }
+
+
+def test_every_await_of_the_api_is_cancelled_below():
+    """And entering `async with` is, by the test after it."""
+    kinds = {"pcp": dovetail.PcpClient, "won": dovetail.WonClient, "swarm": dovetail.SwarmPeer}
+    awaits = {
+        f"{fabric} {name}"
+        for fabric, kind in kinds.items()
+        for name, method in inspect.getmembers(kind, inspect.isroutine)
+        if (name == "__aiter__" or not name.startswith("_"))
+        and (
+            inspect.iscoroutinefunction(method)
+            or inspect.isasyncgenfunction(method)
+            or inspect.isasyncgenfunction(inspect.unwrap(method))
+        )
+    }
+    assert awaits | {"pcp reply"} == set(CALLS)
 
 
 @pytest.mark.parametrize("turns", [0, 1, 3, 30])
 @pytest.mark.parametrize("name", CALLS)
 def test_cancelling_a_call_leaves_nothing_behind(site, name, turns):
     identity, call = CALLS[name]
-    client = site.connect(identity)  # the server's own part is begun before anything is counted
+    client = site.connect(identity)  # start the server's own part before counting
 
     async def work():
         async with nothing_left(), client as opened, nothing_left():
@@ -345,11 +432,21 @@ def test_who_reads_too_slowly_is_told(site, monkeypatch):
             for number in range(5):
                 await ann.send(BEN, number)
             await ann.request("pcp:///server", {"query": ["pcp://*/*"]}, type="http://puppetlabs.com/inventory_request")
-            while ben._wire.dropped_messages < 3:  # noqa: ASYNC110 - nothing tells that they came
+            while ben._wire.unread.missed < 3:  # noqa: ASYNC110 - no event signals their arrival
                 await asyncio.sleep(0.01)
             with pytest.raises(dovetail.Missed) as raised:
                 await ben.receive()
             assert raised.value.count == 3
             assert [(await ben.receive()).data for _ in range(2)] == [3, 4]
+
+    run(work())
+
+
+def test_what_was_accepted_is_in_the_journal(site):
+    async def work():
+        async with site.connect(ANN) as ann:
+            for number in range(20):
+                sent = await ann.send(ANN, number)
+                assert site.receipt(sent.address).subject == sent.address
 
     run(work())

@@ -1,4 +1,4 @@
-"""The programs of the documentation run as they are printed."""
+"""The programs of the documentation run exactly as printed."""
 
 import json
 import os

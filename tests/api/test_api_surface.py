@@ -1,4 +1,4 @@
-"""The public names: what they are, that they cost nothing until they are used, and one tree of errors."""
+"""The public names: which they are, that they cost nothing until used, and one error tree."""
 
 import ast
 import importlib

@@ -1,4 +1,4 @@
-"""Small worlds of observations for all fabrics, with faults, and lakes made from them."""
+"""Small worlds of observations for all fabrics, with faults, and lakes built from them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from dovetail.audit import jars
 from dovetail.audit.session import SessionOptions, open_session, tune
-from dovetail.audit.settings import AuditSettings, SwarmRules
+from dovetail.audit.settings import AuditSettings
 from dovetail.journal.journal import Journal, JournalOptions
 from dovetail.lake.seal import seal_journal
 from dovetail.lake.store import LocalStore
-from dovetail.model.address import address_of
+from dovetail.model.address import NO_MESSAGE, address_of
+from dovetail.model.fabric import Agreement
 from dovetail.model.hop import Observation, Reason, Stage
 from dovetail.model.times import time_text
 from dovetail.pcp.codec_v1 import encode_frame
@@ -31,13 +33,14 @@ EPOCH_MS = 60_000
 BROKER = "pcp://broker.example/server"
 PEERS = tuple(f"swarm://test/{number:040x}" for number in range(3))
 A, B, C, D = (f"pcp://{name}/agent" for name in "abcd")
-SETTINGS = AuditSettings(swarms={"": SwarmRules(epoch_ms=EPOCH_MS, pow_target=(1 << 256) - 1)})
+SETTINGS = AuditSettings(agreements={"": Agreement(epoch_ms=EPOCH_MS, work_target=(1 << 256) - 1)})
 
 World = dict[str, list[Observation]]
 
 
 def open_test_session():
-    spark = open_session(SessionOptions(master="local[2]", driver_memory="2g", rows=0))
+    has_s3 = not jars.missing(jars.S3_LOCK)
+    spark = open_session(SessionOptions(master="local[2]", driver_memory="2g", rows=0, has_s3=has_s3))
     tune(spark, 0)
     return spark
 
@@ -87,7 +90,7 @@ def pcp_frame(number: int, targets: list[str], *, sender=A, expires_us=T0_US + 3
 
 
 def pcp_world(rng: random.Random, count: int, first: int = 1, start_us: int = T0_US) -> World:
-    """Messages through one broker, each with one of the things that can happen to it."""
+    """Messages through one broker, each with one of the possible events."""
     seen: list[Observation] = []
     for number in range(first, first + count):
         at = start_us + (number - first) * SECOND
@@ -197,8 +200,8 @@ def swarm_message(rng: random.Random, at_us: int, parents: list[bytes], ttl=60) 
 
 
 def swarm_world(rng: random.Random, count: int, start_us: int = T0_US) -> World:
-    """Messages that spread over three peers; some do not reach all or are refused by one, some refer to what nobody has
-    or is not older."""
+    """Messages that spread over three peers; some do not reach all or are refused by one, some refer to messages that
+    no peer has or that are not older, and some expire before all have them."""
     seen: dict[str, list[Observation]] = {peer: [] for peer in PEERS}
     known: list[bytes] = []
     for number in range(count):
@@ -223,6 +226,15 @@ def swarm_world(rng: random.Random, count: int, start_us: int = T0_US) -> World:
         known.append(bytes(address))
     for peer in PEERS:
         seen[peer].append(see(start_us + 1, Stage.REJECTED, b"\x79\x10\x05short", "udp://x", reason=Reason.TRUNCATED))
+    for lacking in (1, 2):  # brief messages that one peer never gets; the last peer was away before the world began
+        raw = swarm_message(random.Random(start_us + lacking), start_us + 10 * SECOND, [], ttl=1)
+        seen[PEERS[0]].append(see(start_us + 10 * SECOND, Stage.CREATED, raw))
+        seen[PEERS[3 - lacking]].append(see(start_us + 10 * SECOND + 900, Stage.ACCEPTED, raw, PEERS[0]))
+    since = (time_text(start_us - 95 * SECOND),)
+    note = Observation(
+        at_us=start_us, stage=Stage.NOTED, message=NO_MESSAGE, counterparts=since, reason=Reason.RESTARTED
+    )
+    seen[PEERS[2]].append(note)
     return {peer: sorted(observations, key=lambda o: o.at_us) for peer, observations in seen.items()}
 
 

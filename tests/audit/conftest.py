@@ -1,4 +1,4 @@
-"""One Spark session for all tests of the audit, started when the first of them asks for it."""
+"""One Spark session for all tests of the audit, started on first use."""
 
 from __future__ import annotations
 

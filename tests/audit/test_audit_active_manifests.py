@@ -1,4 +1,4 @@
-"""What still counts after a compaction, and which hops an audit must not take a second time."""
+"""Which manifests are active after a compaction, and which hops an audit must not read again."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ def make(tmp_path):
 def test_replaced_manifests_do_not_count_whether_they_are_there_or_not(tmp_path):
     lake, old, manifests = make(tmp_path)
     new = compacted(lake, *manifests[:2])
-    facts = active_facts(BatchFacts(manifests=[*old, new], files=[]))
+    facts = active_facts(BatchFacts(manifests=[*old, new], files=[]), ())
     assert {(fact.manifest.server, fact.manifest.first_seq, fact.manifest.number) for fact in facts.manifests} == {
         (BROKER, 0, 3),
         (BROKER, 10, 2),
         (OTHER, 0, 0),
     }
-    assert active_facts(BatchFacts(manifests=old, files=[])).manifests == old
+    assert active_facts(BatchFacts(manifests=old, files=[]), ()).manifests == old
 
 
 def test_a_manifest_need_not_be_there_once_another_has_replaced_it(tmp_path):
@@ -74,10 +74,10 @@ def test_a_manifest_need_not_be_there_once_another_has_replaced_it(tmp_path):
     compacted(lake, *manifests[:2])
     for path in sorted(lake.glob(f"{manifest_prefix(BROKER)}*.json"))[:3]:
         path.unlink()
-    expected = expected_manifests(LocalStore(lake), old)
+    expected = expected_manifests(LocalStore(lake), old, ())
     assert [(fact.manifest.server, fact.manifest.first_seq) for fact in expected] == [(BROKER, 10), (OTHER, 0)]
-    # the third was not replaced, so that it is missed
-    assert [what for _, what in changed_manifests(LocalStore(lake), expected)] == ["is gone"]
+    # the third was not replaced, so it is missing
+    assert [what for _, what in changed_manifests(LocalStore(lake), expected).changed] == ["is gone"]
 
 
 def test_files_of_a_sealing_under_way_are_passed_over_for_a_while(tmp_path):

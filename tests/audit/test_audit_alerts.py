@@ -1,4 +1,4 @@
-"""Alerts: each finding once, of every kind that a person must see, however many there are."""
+"""Alerts: each finding once, of every kind that needs attention, however many there are."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dovetail.audit.alerts import Alerts
 
 
 class FakeTables:
-    """Tables of which only the findings have rows."""
+    """Tables in which only the findings have rows."""
 
     def __init__(self, rows: list[dict]) -> None:
         self._rows = rows
@@ -22,7 +22,7 @@ class FakeTables:
 
 @pytest.fixture
 def findings(monkeypatch) -> list[dict]:
-    """What the table of findings has."""
+    """The rows of the table of findings."""
     rows: list[dict] = []
     monkeypatch.setattr(alerts_module, "open_tables", lambda out: FakeTables(rows))
     return rows

@@ -1,11 +1,11 @@
-"""The benchmark compares like with like: its lake is sound, and DuckDB's script makes the tables that Spark makes."""
+"""The benchmark compares like with like: its lake is sound, and DuckDB's script builds the same tables as Spark."""
 
 from __future__ import annotations
 
 import pytest
 from benchmarks.audit import say_growth
 from benchmarks.audit_duckdb import compare, run_duckdb
-from benchmarks.audit_lake import POW_TARGET, SETTINGS, LakeWriter, Shares
+from benchmarks.audit_lake import AGREEMENT, LakeWriter, Shares
 from benchmarks.audit_spark import run_core
 
 from audit.audit_worlds import open_test_session
@@ -21,7 +21,7 @@ def cores(spark, tmp_path_factory):
     LakeWriter(root / "lake", 1).seal(Shares(MESSAGES, 0, 0))
     run_core(spark, root / "lake", root / "ours")
     tune(open_test_session(), 0)
-    run_duckdb(root / "lake", root / "theirs", 1, POW_TARGET, SETTINGS.epochs[""])
+    run_duckdb(root / "lake", root / "theirs", 1, AGREEMENT)
     return root
 
 

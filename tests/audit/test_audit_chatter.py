@@ -1,4 +1,4 @@
-"""A process that is started quietly says all but the chatter, and Ctrl-C waits for it."""
+"""A process started with filtered stderr prints everything else, and Ctrl-C waits for it."""
 
 from __future__ import annotations
 

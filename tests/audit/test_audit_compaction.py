@@ -1,4 +1,4 @@
-"""Compaction on Spark: fewer files, no expired bytes, and the same answers of the audit."""
+"""Compaction on Spark: fewer files, no expired bytes, and the same audit results."""
 
 from __future__ import annotations
 
@@ -30,13 +30,14 @@ from dovetail.audit.compact import SparkTasks
 from dovetail.audit.ingest_log import BatchFacts, learn_manifest
 from dovetail.audit.integrity import judge_servers
 from dovetail.audit.run import Audit
-from dovetail.audit.settings import AuditSettings, SwarmRules
+from dovetail.audit.settings import AuditSettings
 from dovetail.audit.sources import announced_files, check_retained, learn_files, retained_urls
 from dovetail.audit.tables import open_tables
 from dovetail.lake.compact import Compaction
 from dovetail.lake.reader import open_lake
 from dovetail.lake.store import LocalStore
 from dovetail.model.address import Address
+from dovetail.model.fabric import Agreement
 from dovetail.receipt.build import build_receipt
 from dovetail.receipt.verify import verify_receipt
 from lake.lakes import manifest_files, manifests_of
@@ -45,8 +46,8 @@ pytestmark = pytest.mark.timeout(900)
 
 T0 = dt.datetime.fromtimestamp(T0_US / 1e6, dt.UTC)
 DAY = dt.timedelta(days=1)
-RULES = SwarmRules(epoch_ms=EPOCH_MS, pow_target=(1 << 256) - 1)
-WITH_SWARM = AuditSettings(swarms={"": RULES, "test": RULES})
+RULES = Agreement(epoch_ms=EPOCH_MS, work_target=(1 << 256) - 1)
+WITH_SWARM = AuditSettings(agreements={"": RULES, "test": RULES})
 
 
 def make_lake(root: Path, fabrics: str) -> Path:
@@ -59,7 +60,11 @@ def make_lake(root: Path, fabrics: str) -> Path:
 
 
 def compact(spark, lake: Path, **options):
-    given = {"before": T0 + 2 * DAY, "agreements": WITH_SWARM.agreements, "run_tasks": SparkTasks(spark)} | options
+    given = {
+        "before": T0 + 2 * DAY,
+        "agreements": WITH_SWARM.named_agreements,
+        "run_tasks": SparkTasks(spark),
+    } | options
     return Compaction(store=LocalStore(lake), **given).run()
 
 
@@ -68,7 +73,7 @@ def audit(spark, lake: Path, out: Path):
 
 
 def tables_of(out: Path, leave=("has_bytes", "run")) -> dict[str, list[str]]:
-    """All rows of all tables, in an order of their own."""
+    """All rows of all tables, sorted."""
     return {
         table.name: sorted(
             repr(sorted((name, value) for name, value in row.items() if name not in leave))
@@ -92,7 +97,7 @@ def rows_of(lake: Path) -> dict[tuple[str, int], dict]:
 
 @pytest.fixture(scope="module", params=["pcp", pytest.param("all", marks=pytest.mark.soak)])
 def compacted(spark, tmp_path_factory, request):
-    """A lake before and after, with tables of an audit that was there before, went on after, and came new."""
+    """A lake before and after, with tables of an audit from before, one continued after, and a new one."""
     root = tmp_path_factory.mktemp("compaction")
     lake = make_lake(root, request.param)
     shutil.copytree(lake, root / "old")
@@ -100,7 +105,7 @@ def compacted(spark, tmp_path_factory, request):
     shutil.copytree(root / "out", root / "out-before")
     summary = compact(spark, lake)
     again = audit(spark, lake, root / "out")
-    # what was replaced is still there for the audit that goes on, and gone for the one that comes new
+    # replaced files still exist for the continued audit, and are gone for the new one
     assert compact(spark, lake, grace_s=0).deleted_files > 0
     fresh = audit(spark, lake, root / "fresh")
     return root, summary, before, again, fresh
@@ -240,9 +245,8 @@ def test_an_audit_between_a_compaction_and_the_deletion_finds_nothing(spark, tmp
         write_lake(tmp_path, *({BROKER: quiet_pcp(3, T0_US + n * 600 * SECOND, 1 + 10 * n)} for n in range(3)))
     )
     compact(spark, lake.root)
-    facts = active_facts(
-        BatchFacts(manifests=[learn_manifest(lake, entry.key) for entry in lake.list("_manifests/")], files=[])
-    )
+    manifests = [learn_manifest(lake, entry.key) for entry in lake.list("_manifests/")]
+    facts = active_facts(BatchFacts(manifests=manifests, files=[]), ())
     assert len(facts.manifests) == 1
     (verdict,) = judge_servers(facts.manifests, learn_files(spark, lake, announced_files(facts.manifests)))
     assert (verdict.verdict, verdict.breaks, verdict.hops, verdict.checkpoints) == ("proven", [], 18, 3)

@@ -2,41 +2,40 @@
 
 from __future__ import annotations
 
-import random
 import uuid
+from types import MappingProxyType
 
 import pyarrow as pa
-import pytest
 
 from audit.audit_worlds import A, B, pcp_frame, won_create, won_response, won_text
-from dovetail.audit.decode import DECODED, decoders
-from dovetail.audit.decode_swarm import DECODED_SWARM, HEAD_BYTES, SwarmDecoder, decode_swarm
+from dovetail.audit.decode import DECODED, DECODER_INPUT, decode_by
+from dovetail.audit.fabrics import AUDITS
 from dovetail.model.address import address_of
-from dovetail.model.errors import RemoteProtocolError
-from dovetail.swarm.content import Content, Reference, decode_content, encode_content, expiration_ms
+from dovetail.model.fabric import Agreement
+from dovetail.swarm.content import Content, Reference, encode_content, expiration_ms
 from dovetail.won.signing import SIGNATURE_DOMAIN
 from won.won_samples import ALICE, ALICE_CHAT, KEYS, NODE_A, NODE_B
 
 T_MS = 1_763_236_800_123
+BY_NAME = {audit.name: audit for audit in AUDITS}
 
 
-def batch_of(fabric, raws, swarm=""):
-    return pa.RecordBatch.from_pydict(
-        {
-            "fabric": [fabric] * len(raws),
-            "digest": [bytes(address_of(raw)) for raw in raws],
-            "raw": [raw[:HEAD_BYTES] if fabric == "swarm" else raw for raw in raws],
-            "size": pa.array([len(raw) for raw in raws], pa.int64()),
-            "swarm": [swarm] * len(raws),
-            "work_valid": pa.array([True] * len(raws) if fabric == "swarm" else [None] * len(raws), pa.bool_()),
-        }
-    )
+def batch_of(fabric, raws, community=""):
+    columns = {
+        "fabric": [fabric] * len(raws),
+        "digest": [bytes(address_of(raw)) for raw in raws],
+        "raw": raws,
+        "size": pa.array([len(raw) for raw in raws], pa.int64()),
+        "community": [community] * len(raws),
+        "work_valid": pa.nulls(len(raws), pa.bool_()),
+    }
+    return pa.RecordBatch.from_pydict({name: columns[name] for name in DECODER_INPUT})
 
 
-def decode(fabric, *raws):
-    decoder = decoders()[fabric]
-    (batch,) = decoder([batch_of(fabric, raws)])
-    assert batch.schema == (DECODED_SWARM if fabric == "swarm" else DECODED)
+def decode(fabric, *raws, community="", given=MappingProxyType({})):
+    audit = BY_NAME[fabric]
+    (batch,) = decode_by(audit.fabric, audit.agreed(given), [batch_of(fabric, raws, community)])
+    assert batch.schema == DECODED
     return batch.to_pylist()
 
 
@@ -114,51 +113,13 @@ def test_a_swarm_message():
     ]
 
 
-def test_epochs_are_those_of_the_swarm():
-    (batch,) = SwarmDecoder({"": 60_000, "slow": 3_600_000})([batch_of("swarm", [swarm_raw()], swarm="slow")])
-    assert batch.to_pylist()[0]["expires_us"] == expiration_ms(T_MS, 3, 3_600_000) * 1000
+def test_the_agreement_is_that_of_the_community():
+    given = {"slow": Agreement(epoch_ms=3_600_000, work_target=1)}
+    (row,) = decode("swarm", swarm_raw(), community="slow", given=given)
+    assert (row["expires_us"], row["work_valid"]) == (expiration_ms(T_MS, 3, 3_600_000) * 1000, False)
+    (row,) = decode("swarm", swarm_raw(), community="other", given=given)
+    assert row["expires_us"] == expiration_ms(T_MS, 3, 60_000) * 1000
 
 
-def test_the_decoder_by_columns_agrees_with_the_codec_on_any_bytes():
-    rng = random.Random(3)
-    good = swarm_raw([Reference(b"12345678", 1)])
-    raws = [
-        b"",
-        b"y",
-        b"\x79\x10",
-        good,
-        good[:25],
-        good[:20],
-        swarm_raw(payload=bytes(11_000)),
-        b"\x79\x10\x05" + bytes(12_000),
-    ]
-    for _ in range(400):
-        raw = bytearray(good)
-        for _ in range(rng.randrange(1, 4)):
-            raw[rng.choice([0, 1, 2, 19, rng.randrange(len(raw))])] = rng.randrange(256)
-        raws.append(bytes(raw[: rng.randrange(len(raw) + 1)]))
-    for raw, row in zip(raws, decode("swarm", *raws), strict=True):
-        reason, content = read_with_codec(raw)
-        assert row["reject"] == reason, raw.hex()
-        if content is not None:
-            assert row["created_us"] == content.timestamp_ms * 1000
-            assert [link["parent"] for link in row["links"]] == [edge.msg_hash for edge in content.references]
-
-
-def read_with_codec(raw):
-    try:
-        return None, decode_content(raw)
-    except RemoteProtocolError as error:
-        return error.reason.value, None
-
-
-def test_an_empty_batch_gives_nothing():
-    assert list(decode_swarm([batch_of("swarm", [])])) == []
-
-
-@pytest.mark.parametrize("offset", [0, 1, 3])
-def test_a_sliced_batch_is_read_at_its_own_place(offset):
-    raws = [swarm_raw(payload=bytes([number])) for number in range(5)]
-    (batch,) = decode_swarm([batch_of("swarm", raws).slice(offset)])
-    assert batch.num_rows == 5 - offset
-    assert {row["created_us"] for row in batch.to_pylist()} == {T_MS * 1000}
+def test_fabrics_without_communities_read_without_agreements():
+    assert BY_NAME["pcp"].agreed({"": Agreement(epoch_ms=1, work_target=1)}) == {}

@@ -1,4 +1,4 @@
-"""A run after another makes only what new segments touch, and the tables are those of one run over everything."""
+"""An incremental run computes only what new segments affect, and the tables equal those of one run over everything."""
 
 from __future__ import annotations
 
@@ -41,17 +41,18 @@ from dovetail.audit.fabrics import AUDITS
 from dovetail.audit.refresh import Refresh
 from dovetail.audit.run import Audit
 from dovetail.audit.tables import open_tables, read_runs
-from dovetail.audit.transforms.holdings import collect_sightings, sightings
+from dovetail.audit.transforms.holdings import collect_holdings, holdings
 from dovetail.model.address import address_of
 from dovetail.model.hop import Stage
 from dovetail.won import compose as c
+from report.agreement import assert_pages_agree
 
 LATER = 100 * SECOND
 T0 = dt.datetime(2026, 11, 15, tzinfo=dt.UTC)
 
 
 def world(number: int):
-    """Some traffic; each number has messages of its own. No swarm: the clocks of its peers are estimated anew."""
+    """Some traffic; each number has its own messages. No swarm: the clocks of its peers are re-estimated."""
     rng, start = random.Random(number), T0_US + number * LATER
     return {
         **pcp_world(rng, 6, first=1 + 1000 * number, start_us=start),
@@ -114,7 +115,7 @@ def assert_each_address_once(out: Path, runs: int) -> None:
 
 
 def broker_steps() -> list[list]:
-    """An answer, a request and the other half of a circle come late, and a third message with one id."""
+    """An answer, a request and the other half of a cycle arrive late, and a third message with one id."""
 
     def frames(at: int, *numbers: tuple[int, int | None, list[str]]) -> list:
         each = [pcp_frame(number, targets, reply_to=reply_to) for number, reply_to, targets in numbers]
@@ -126,7 +127,7 @@ def broker_steps() -> list[list]:
 
 
 def node_steps() -> tuple[list[list], list[list]]:
-    """Of the node of alice and that of bob: what completes, contradicts or explains what came before it."""
+    """From the node of alice and that of bob: what completes, contradicts or explains what came before it."""
     ms = T0_US // 1000
     create, again = won_create(ALICE, ALICE_CHAT, ms), won_create(ALICE, ALICE_CHAT, ms + 9)
     logs = [
@@ -189,6 +190,7 @@ def test_what_comes_late_gives_what_it_would_have_given_at_once(spark, tmp_path,
     assert_each_address_once(out, 3)
     whole = run(spark, tmp_path, "whole")
     assert_equal(out, whole)
+    assert_pages_agree(out)
     two, three = ("conflicting_response", 2), ("conflicting_response", 3)
     assert found == [
         [two, ("shared_id", 2)],
@@ -199,12 +201,12 @@ def test_what_comes_late_gives_what_it_would_have_given_at_once(spark, tmp_path,
     assert states[1].count("orphan_response") == 0
     assert not open_tables(out).read("gaps").filter(pc.field("fabric") == "swarm").num_rows
     lost = open_tables(out).read("deliveries").filter(pc.field("outcome") == "lost")
-    assert lost["type"].to_pylist() == ["ConnectionMessage"], "patience was over with the third step"
+    assert lost["type"].to_pylist() == ["ConnectionMessage"], "loss_timeout was over with the third step"
 
 
 @pytest.mark.timeout(900)
 def test_time_alone_ends_what_is_under_way(spark, tmp_path, monkeypatch):
-    """Nothing new is said of messages whose lifetime ends between two runs: what they reached stays."""
+    """There are no new hops of messages whose lifetime ends between two runs: their outcomes stay."""
     rng = random.Random(6)
     elsewhere = "swarm://elsewhere/" + "0" * 40
     brief, lasting = (swarm_message(rng, T0_US, [], ttl=ttl) for ttl in (1, 600))
@@ -231,19 +233,30 @@ def test_time_alone_ends_what_is_under_way(spark, tmp_path, monkeypatch):
         patch.setattr(Refresh, "whole", lambda self: pytest.fail("nothing that all rows share has changed"))
         run(spark, tmp_path, "out", whole_below=0)
     ended = [("pcp", "handed_over"), ("pcp", "in_flight"), ("pcp", "no_outcome")]
-    assert outcomes_of(out) == [*ended, *IN_SWARM, ("swarm", "expired"), ("swarm", "in_flight")]
+    assert outcomes_of(out) == [*ended, *IN_SWARM, ("swarm", "in_flight"), ("swarm", "unreported")]
     assert open_tables(out).read("gaps")["unexpired"].to_pylist() == [False]
     whole = run(spark, tmp_path, "whole")
     assert_equal(out, whole)
 
 
 def test_a_lake_of_one_fabric_whose_servers_send_each_other_nothing(spark, tmp_path):
+    tmp_path = tmp_path / "odd {a,b} *?"  # no path is a pattern
+    tmp_path.mkdir()
     write_lake(tmp_path, {BROKER: quiet_pcp(2)})
     out = run(spark, tmp_path, "out", whole_below=0)
+    whole = jobs_of(spark)
     write_lake(tmp_path, {BROKER: quiet_pcp(1, T0_US + LATER, 50)})
     run(spark, tmp_path, "out", whole_below=0)
     assert outcomes_of(out) == [("pcp", "handed_over")] * 3
     assert open_tables(out).count("skew") == 0
+    assert jobs_of(spark) - whole <= 13, "what has no rows is not planned, and what has some is planned once"
+    again = jobs_of(spark)
+    run(spark, tmp_path, "out", whole_below=0)
+    assert jobs_of(spark) == again, "nothing is new"
+
+
+def jobs_of(spark) -> int:
+    return spark.sparkContext._jsc.sc().dagScheduler().numTotalJobs()
 
 
 IN_SWARM = [("swarm", "delivered")] * 3
@@ -276,6 +289,6 @@ def test_a_column_for_each_peer_gives_what_collecting_gives(spark):
     names = schemas.MESSAGES.schema.names
     messages = spark.createDataFrame([tuple(row.get(name) for name in names) for row in known], schemas.MESSAGES.schema)
     seen = spark.createDataFrame(rows, schemas.HOPS.schema)
-    columns = sightings(seen, messages, audits=AUDITS, servers={"swarm": ["swarm://s/a", "swarm://s/b"]})
-    assertDataFrameEqual(columns, collect_sightings(seen, messages, audits=AUDITS), ignoreNullable=True)
+    columns = holdings(seen, messages, audits=AUDITS, servers={"swarm": ["swarm://s/a", "swarm://s/b"]})
+    assertDataFrameEqual(columns, collect_holdings(seen, messages, audits=AUDITS), ignoreNullable=True)
     assert columns.count() == 4

@@ -1,4 +1,4 @@
-"""The reference pages are those that the code makes."""
+"""The reference pages match the code."""
 
 from __future__ import annotations
 

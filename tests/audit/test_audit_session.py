@@ -1,9 +1,10 @@
-"""The settings of a session: what the user gives comes last, and what results depend on is always set."""
+"""The settings of a session: the user's come last, and those that affect results are always set."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 import sys
 
 import pyarrow as pa
@@ -13,6 +14,8 @@ from py4j.java_gateway import JavaClass
 from pyspark.sql.functions import col, lit
 from pyspark.sql.types import ArrayType, StructType
 
+from dovetail.audit import jars
+from dovetail.audit.package import pack, write_package
 from dovetail.audit.session import (
     LARGE_JAVA,
     SMALL_JAVA,
@@ -47,16 +50,34 @@ def test_under_spark_submit_the_master_is_left_alone(monkeypatch):
     settings = settings_of(SessionOptions())
     assert "spark.master" not in settings
     assert "spark.driver.memory" not in settings
+    assert "spark.executorEnv.PYTHONPATH" not in settings, "what --py-files gives is found first"
     assert settings["spark.sql.ansi.enabled"] == "false"
 
 
-def test_workers_run_our_python_unless_spark_submit_names_another(monkeypatch):
+def test_executors_elsewhere_are_not_sent_to_our_directory():
+    assert "spark.executorEnv.PYTHONPATH" in settings_of(SessionOptions())
+    assert "spark.executorEnv.PYTHONPATH" not in settings_of(SessionOptions(master="spark://host:7077"))
+
+
+def test_the_package_runs_from_its_archive(tmp_path):
+    archive, *programs = write_package(tmp_path)
+    assert archive.read_bytes() == pack()
+    assert [path.name for path in programs] == ["run.py", "compact.py"]
+    code = "import dovetail.audit.jars as jars; print(jars.__file__, len(jars.read_lock()))"
+    command = [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(archive)!r}); {code}"]
+    out = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path).stdout
+    assert out.split() == [str(archive / "dovetail/audit/jars.py"), str(len(jars.read_lock()))]
+
+
+def test_workers_run_our_python_unless_a_cluster_or_spark_submit_names_another(monkeypatch):
     monkeypatch.setenv("PYSPARK_PYTHON", "/elsewhere/python")
     monkeypatch.setenv("PYSPARK_DRIVER_PYTHON", "")
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
     use_this_python()
     assert os.environ["PYSPARK_PYTHON"] == "/elsewhere/python"
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT")
+    use_this_python(is_local=False)
+    assert os.environ["PYSPARK_PYTHON"] == "/elsewhere/python"
     use_this_python()
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
 
@@ -89,7 +110,7 @@ def test_java_is_asked_for_a_function_once(spark, monkeypatch):
 
 @pytest.mark.parametrize("rows", [0, SMALL_ROWS + 1])
 def test_many_files_are_listed_by_few_tasks(spark, tmp_path, rows):
-    """A task for each of them would cost more than the files: only a small lake does without a job at all."""
+    """A task per file would cost more than the files: only a small lake needs no job at all."""
     paths = [tmp_path / f"{number}.parquet" for number in range(100)]
     for path in paths:
         pq.write_table(pa.table({"id": [1]}), path)
@@ -105,7 +126,7 @@ def test_many_files_are_listed_by_few_tasks(spark, tmp_path, rows):
 
 @contextlib.contextmanager
 def jobs_of(spark):
-    """Yields a list, which at the end has the number of tasks of each job that was run within."""
+    """Yields a list that at the end has the number of tasks of each job run inside."""
     group, tasks = "what is asked about", []
     spark.sparkContext.setJobGroup(group, "")
     tracker = spark.sparkContext.statusTracker()

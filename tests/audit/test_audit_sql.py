@@ -1,4 +1,4 @@
-"""The page of SQL questions: every one gives the same rows in DuckDB and in Spark SQL, opened as `--sql` prints."""
+"""The page of SQL queries: each gives the same rows in DuckDB and in Spark SQL, opened as `--sql` prints."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ QUESTIONS = [
 
 @pytest.fixture(scope="module")
 def tables(spark, tmp_path_factory):
-    """Two runs, of which the first is asked: everything below must read its versions."""
+    """Two runs, of which the first is queried: everything below must read its versions."""
     root = tmp_path_factory.mktemp("sql")
     lake = write_lake(root, whole_world(3, 8))
     audit = Audit(spark=spark, lake=lake, tables=root / "out", settings=SETTINGS)
@@ -38,7 +38,7 @@ def tables(spark, tmp_path_factory):
 @pytest.fixture(scope="module")
 def engines(spark, tables):
     given = {}
-    exec(recipe.duckdb(tables), given)  # the text that people paste
+    exec(recipe.duckdb(tables), given)  # the text that users paste
     for statement in recipe.spark(tables).split(";"):
         if statement.strip():
             spark.sql(statement)

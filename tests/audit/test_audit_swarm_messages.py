@@ -1,26 +1,30 @@
-"""swarm messages read by native expressions: the same as numpy reads, and as the codec does."""
+"""swarm messages decoded by native columns: the same result as `Fabric.read`."""
 
 from __future__ import annotations
 
 import random
 
 import pytest
-from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import BinaryType
 
-from audit.test_audit_decoders import batch_of, read_with_codec, swarm_raw
+from audit.test_audit_decoders import batch_of, swarm_raw
 from dovetail.audit import schemas
-from dovetail.audit.decode import DECODER_INPUT
-from dovetail.audit.decode_swarm import DECODED_SWARM, SwarmDecoder
+from dovetail.audit.decode import DECODED_SCHEMA, DECODER_INPUT, decode_by
+from dovetail.audit.fabrics import swarm
 from dovetail.audit.native import big_endian, little_endian, sha256
 from dovetail.audit.session import SMALL_ROWS, tune
 from dovetail.audit.transforms.messages import undecoded
-from dovetail.audit.transforms.swarm_messages import has_work, swarm_fields
 from dovetail.model.address import address_of
+from dovetail.model.fabric import Agreement
 from dovetail.swarm.content import Reference, work_of
+from swarm.vectors import of_layer
 
-EPOCHS = {"": 60_000, "slow": 3_600_000}
-INPUT_SCHEMA = "fabric string, digest binary, raw binary, size bigint, swarm string, work_valid boolean"
+AGREEMENTS = {
+    "": Agreement(epoch_ms=60_000, work_target=(1 << 256) // 3),
+    "slow": Agreement(epoch_ms=3_600_000, work_target=1 << 256),
+}
+INPUT_SCHEMA = "fabric string, digest binary, raw binary, size bigint, community string, work_valid boolean"
 
 
 def strange_messages():
@@ -28,12 +32,14 @@ def strange_messages():
     good = swarm_raw([Reference(b"12345678", 1), Reference(bytes(8), -3), Reference(b"\xff" * 8, -0x8000)], ttl=0)
     raws = [b"", b"y", b"\x79\x10", good, good[:25], good[:20], good[:60], swarm_raw(payload=bytes(11_000))]
     raws += [swarm_raw(ttl=0xFFFF), b"\x79\x10\x05" + bytes(12_000), b"\x79\x10\x05" + b"\xff" * 100]
+    raws += [bytes.fromhex(vector["hex"]) for vector in of_layer("uep12")]
     for _ in range(300):
-        raw = bytearray(good)
+        changed = bytearray(good)
         for _ in range(rng.randrange(1, 4)):
-            raw[rng.choice([0, 1, 2, 19, rng.randrange(len(raw))])] = rng.randrange(256)
-        raws.append(bytes(raw[: rng.randrange(len(raw) + 1)]))
-    return raws
+            changed[rng.choice([0, 1, 2, 19, rng.randrange(len(changed))])] = rng.randrange(256)
+        raws.append(bytes(changed[: rng.randrange(len(changed) + 1)]))
+    raws += [rng.randbytes(rng.randrange(100)) for _ in range(50)]
+    return sorted(set(raws))
 
 
 @pytest.fixture(params=["interpreted", "compiled"])
@@ -50,33 +56,25 @@ def codegen(spark, request):
 
 
 @pytest.mark.usefixtures("codegen")
-@pytest.mark.parametrize("swarm", ["", "slow"])
-def test_native_numpy_and_codec_read_the_same(spark, tmp_path, swarm):
+@pytest.mark.parametrize("community", ["", "slow"])
+def test_native_columns_say_what_the_fabric_reads(spark, tmp_path, community):
+    """Everything but the details of refusals, in Spark from the rows of the lake to the rows of `decoded`."""
     raws = strange_messages()
-    batch = batch_of("swarm", raws, swarm)
-    waiting = spark.createDataFrame(batch.select(DECODER_INPUT).to_pylist(), INPUT_SCHEMA)
-    waiting.write.parquet(str(tmp_path / "waiting"))  # a plan over rows in memory would be optimised away
-    made = swarm_fields(spark.read.parquet(str(tmp_path / "waiting")), epochs=EPOCHS)
-    assert made.schema.simpleString() == from_arrow_schema(DECODED_SWARM).simpleString()
-    native = sorted((row.asDict(recursive=True) for row in made.collect()), key=lambda row: row["digest"])
-    (by_columns,) = SwarmDecoder(EPOCHS)([batch])
-    assert native == sorted(by_columns.to_pylist(), key=lambda row: row["digest"])
-    refused = {row["digest"]: row["reject"] for row in native}
-    assert [refused[address_of(raw)] for raw in raws] == [read_with_codec(raw)[0] for raw in raws]
-
-
-@pytest.mark.usefixtures("codegen")
-def test_work_is_that_of_the_codec(spark):
-    raws = [raw for raw in strange_messages() if len(raw) > 20]
-    target = (1 << 256) // 3
-    rows = spark.createDataFrame([(raw, i) for i, raw in enumerate(raws)], "raw binary, i int").repartition(2)
-    with_name = rows.selectExpr("*", "IF(i % 2 = 0, 'easy', 'other') AS swarm")
-    judged = with_name.withColumn("valid", has_work(with_name["swarm"], {"": target, "easy": (1 << 256) - 1}))
-    valid = {row["i"]: row["valid"] for row in judged.collect()}
-    assert [valid[i] for i in range(len(raws))] == [
-        i % 2 == 0 or int.from_bytes(work_of(raw)) < target for i, raw in enumerate(raws)
-    ]
-    assert len(set(valid.values())) == 2
+    peer = f"swarm://{community or 'other'}/{1:040x}"
+    rows = [("swarm", peer, "accepted", address_of(one), address_of(one), one, len(one)) for one in raws]
+    schema = "fabric string, server string, stage string, message binary, digest binary, raw binary, size bigint"
+    # a plan over rows in memory would be optimised away
+    spark.createDataFrame(rows, schema).write.parquet(str(tmp_path / "rows"))
+    lake = spark.read.schema(schema).parquet(str(tmp_path / "rows"))
+    waiting = undecoded(lake, None, audits=[swarm.AUDIT], agreements=AGREEMENTS)
+    made = swarm.AUDIT.decode(waiting, AGREEMENTS)
+    assert made.schema.simpleString() == DECODED_SCHEMA.simpleString()
+    native = sorted(made.toArrow().to_pylist(), key=lambda row: row["digest"])
+    (read,) = decode_by(swarm.FABRIC, AGREEMENTS, [batch_of("swarm", raws, community)])
+    expected = [row | {"detail": None} for row in sorted(read.to_pylist(), key=lambda row: row["digest"])]
+    assert native == expected
+    assert {row["work_valid"] for row in native} == ({None, True} if community else {None, True, False})
+    assert len({row["reject"] for row in native}) == 7
 
 
 @pytest.mark.usefixtures("codegen")
@@ -97,18 +95,27 @@ def test_bytes_as_numbers_and_digests(spark):
 
 def test_swarm_messages_are_read_without_python(spark):
     waiting = spark.createDataFrame([], INPUT_SCHEMA)
-    plan = swarm_fields(waiting, epochs=EPOCHS)._jdf.queryExecution().executedPlan().toString()
+    plan = swarm.AUDIT.decode(waiting, AGREEMENTS)._jdf.queryExecution().executedPlan().toString()
     assert "Python" not in plan
     assert "MapInArrow" not in plan
 
 
-@pytest.mark.parametrize("targets", [{"": 1 << 255}, {"": 1 << 255, "slow": 1 << 250}])
-def test_copies_of_a_message_are_moved_once_and_put_together_where_they_were_moved(spark, tmp_path, targets):
+@pytest.mark.parametrize("agreements", [{}, AGREEMENTS])
+def test_copies_of_a_message_are_moved_once_and_put_together_where_they_were_moved(spark, tmp_path, agreements):
     spark.createDataFrame([], schemas.LAKE.schema).write.parquet(str(tmp_path / "lake"))
     tune(spark, SMALL_ROWS + 1)
-    waiting = undecoded(spark.read.schema(schemas.LAKE.schema).parquet(str(tmp_path / "lake")), None, targets=targets)
+    lake = spark.read.schema(schemas.LAKE.schema).parquet(str(tmp_path / "lake"))
+    waiting = undecoded(lake, None, audits=[swarm.AUDIT], agreements=agreements)
     plan = waiting._jdf.queryExecution().executedPlan().toString()
     tune(spark, 0)
     assert waiting.columns == list(DECODER_INPUT)
     assert plan.rindex("HashAggregate(") < plan.index("Exchange "), "nothing is grouped before it is moved"
     assert plan.count("Exchange hashpartitioning(digest") == plan.count("Exchange ") == 1
+
+
+@pytest.mark.parametrize(("more", "is_enough"), [(0, False), (1, True)])
+def test_work_is_strictly_below_the_target_in_the_columns_too(spark, more, is_enough):
+    raw = swarm_raw()
+    agreements = {"": Agreement(epoch_ms=60_000, work_target=int.from_bytes(work_of(raw)) + more)}
+    rows = spark.createDataFrame([(raw,)], "raw binary")
+    assert rows.select(swarm.has_work(F.lit(""), agreements)).first()[0] is is_enough

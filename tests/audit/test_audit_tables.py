@@ -1,4 +1,4 @@
-"""Looking into tables without Spark: filters, stories and alerts over small Parquet files."""
+"""Reading tables without Spark: filters, traces and alerts over small Parquet files."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import pytest
 
 from dovetail.audit.alerts import Alerts
 from dovetail.audit.message_trace import find_address
-from dovetail.audit.tables import has_prefix, open_tables
+from dovetail.audit.tables import lies_in, open_tables
 from dovetail.cli.main import main
-from dovetail.model.address import Address, parse_prefix, won_uri
-from dovetail.model.errors import PipelineError
+from dovetail.model.address import Address, parse_name, parse_prefix, won_uri
+from dovetail.model.errors import PipelineError, UsageError
 from tables_on_disk import write_tables
 
 T0 = dt.datetime(2026, 11, 15, 12, 0, tzinfo=dt.UTC)
@@ -39,7 +39,9 @@ def test_rows_come_as_plain_values(out):
     ("prefix", "numbers"), [(b"", [0, 1, 2, 3]), (b"\x00", [0]), (b"\x7f\x01", [1]), (b"\xff", [2, 3]), (b"\x10", [])]
 )
 def test_a_prefix_finds_all_that_begin_with_it(out, prefix, numbers):
-    assert [row["seq"] for row in open_tables(out).scan("hops", has_prefix("message", prefix))] == numbers
+    assert [
+        row["seq"] for row in open_tables(out).scan("hops", lies_in("message", parse_prefix(prefix.hex())))
+    ] == numbers
 
 
 def test_a_message_is_found_by_any_beginning_of_its_address(tmp_path):
@@ -51,14 +53,42 @@ def test_a_message_is_found_by_any_beginning_of_its_address(tmp_path):
             *(whole[:length] for length in range(4, 65)),
             *(uri[:length] for length in range(12, len(uri) + 1)),
         ):
-            assert find_address(open_tables(tmp_path), parse_prefix(text)) == address
+            assert find_address(open_tables(tmp_path), parse_name(text)) == address
     for text in ("ab1", "AB1", "ab", "", "wm:/Qm"):
         with pytest.raises(
             PipelineError, match=f"several messages begin with {text.lower() if ':' not in text else text}"
         ):
-            find_address(open_tables(tmp_path), parse_prefix(text))
+            find_address(open_tables(tmp_path), parse_name(text))
     with pytest.raises(PipelineError, match="no message begins with ab3"):
-        find_address(open_tables(tmp_path), parse_prefix("ab3"))
+        find_address(open_tables(tmp_path), parse_name("ab3"))
+
+
+UUID = "0b1f6e2c-7d4a-4d3e-9c55-1f2e3d4c5b6a"
+
+
+def test_a_message_is_found_by_its_own_id(tmp_path):
+    known, twin, other = (Address(bytes([number]) * 32) for number in (0xA1, 0xA2, 0xA3))
+    messages = [
+        {"message": known, "id": UUID.upper()},
+        {"message": other, "id": "0b1f6e2c-0000-4d3e-9c55-1f2e3d4c5b6a"},
+    ]
+    write_tables(tmp_path, {"hops": [{"message": each["message"]} for each in messages], "messages": messages})
+    tables = open_tables(tmp_path)
+    for text in (UUID, UUID.upper(), UUID[:14], UUID[:10]):
+        assert find_address(tables, parse_name(text)) == known
+        rows = tables.scan("hops", tables.equals("hops", {"message": text}))
+        assert [row["message"] for row in rows] == [known.hex()]
+    for text, said in (
+        (UUID[:9], f"several messages have an id that begins with {UUID[:9]}: {known.hex()[:20]}, {other.hex()[:20]}"),
+        (UUID[:8], f"several messages begin with {UUID[:8]}: {known.hex()[:20]}, {other.hex()[:20]}"),
+        ("ffffffff-", "no message has an id that begins with ffffffff-"),
+        ("ffffffff", "no message begins with ffffffff"),
+    ):
+        with pytest.raises(PipelineError, match=said):
+            find_address(tables, parse_name(text))
+    write_tables(tmp_path, {"hops": [], "messages": [*messages, {"message": twin, "id": UUID}]})
+    with pytest.raises(PipelineError, match=f"several messages have an id that begins with {UUID}"):
+        find_address(open_tables(tmp_path), parse_name(UUID))
 
 
 def test_a_limit_and_conditions_by_type(out):
@@ -81,8 +111,12 @@ def test_what_is_not_there_is_named(out, tmp_path):
     assert (tables.names, tables.count("hops")) == (["runs", "hops"], 4)
     with pytest.raises(PipelineError, match="there is no table 'nothing'; there are runs, hops"):
         tables.dataset("nothing")
-    with pytest.raises(PipelineError, match="no column 'x'"):
+    with pytest.raises(UsageError, match="no column 'x'"):
         tables.equals("hops", {"x": "1"})
+    with pytest.raises(UsageError, match="seq: invalid literal"):
+        tables.equals("hops", {"seq": "soon"})
+    with pytest.raises(UsageError, match="message: 'zz' is neither hex, a UUID nor"):
+        tables.equals("hops", {"message": "zz"})
     with pytest.raises(PipelineError, match="holds no audit: run `dovetail audit run LAKE --tables"):
         open_tables(tmp_path / "elsewhere")
     assert tables.read("coverage", ("peer",)).schema.names == ["peer"], "a table that no run made is empty"

@@ -1,6 +1,6 @@
-"""Every kind of tampering with a lake is found and named, with its first bad hop; untouched servers give no finding.
+"""Every kind of tampering with a lake is found and named, with its first bad hop; untouched servers have no findings.
 
-All kinds are tried in one lake, each on a server of its own that is named after it, so that one walk judges them all.
+All kinds are tried in one lake, each on its own server named after it, so that one scan judges them all.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def set_cell(rows: pa.Table, index: int, **cells) -> pa.Table:
 
 
 def manifest_files(lake: Path, server: str) -> list[Path]:
-    """All of a server's manifests, also those that were tampered with."""
+    """All of a server's manifests, including tampered ones."""
     return [lake / key for key in manifest_keys(LocalStore(lake), server)]
 
 
@@ -251,7 +251,7 @@ def judge(lake: Path, facts, files, trusted=(), changed=()):
 
 @pytest.fixture(scope="module")
 def tampered(spark, tmp_path_factory):
-    """The lake, what was learnt of it, and which breaks each server must be found by."""
+    """The lake, the facts about it, and the breaks that each server must have."""
     root = tmp_path_factory.mktemp("tampering")
     rng = random.Random(5)
     observations = [
@@ -274,7 +274,7 @@ def test_tampering_is_found_and_named(tampered, kind):
     verdict = judge(lake, facts, files)[server_of(kind)]
     found = {(item.check.removeprefix("integrity."), item.seq) for item in verdict.breaks}
     assert found >= expected[kind]
-    # moved rows can also run against time, and a changed copy of a hash leaves the hops themselves proven
+    # moved rows can also go back in time, and a changed copy of a hash leaves the hops themselves proven
     beside = {"time_backwards", "file_rewritten", "altered_row", "order", "removed_rows", "repeated_rows"}
     assert {name for name, _ in found - expected[kind]} <= (beside if expected[kind] else set())
     harmless = {
@@ -290,6 +290,7 @@ def test_an_untouched_server_is_proven_to_its_last_checkpoint(tampered):
     verdict = judge(lake, facts, files)[server_of("untouched")]
     assert verdict.proven_hops == verdict.signed_hops == verdict.hops > 30
     assert (verdict.proven_checkpoints, verdict.checkpoints, verdict.missing_hops) == (3, 3, 0)
+    assert verdict.signed_at_us == max(file.part.last_at_us for file in files if file.server == verdict.server)
 
 
 def test_one_altered_file_does_not_take_the_proof_from_the_others(tampered):
@@ -332,6 +333,6 @@ def test_a_manifest_that_changes_after_it_was_read(tampered, tmp_path):
     first, second, _ = manifest_files(copy, server)
     first.unlink()
     edit_manifest(second, lambda manifest: manifest.update(key="other"))
-    verdict = judge(copy, facts, files, changed=changed_manifests(LocalStore(copy), facts))[server]
+    verdict = judge(copy, facts, files, changed=changed_manifests(LocalStore(copy), facts).changed)[server]
     details = sorted(item.detail for item in verdict.breaks if item.check == "integrity.manifest_changed")
     assert details == ["the manifest is gone", "the manifest no longer says what it said before"]

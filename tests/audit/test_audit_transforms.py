@@ -1,4 +1,4 @@
-"""Transforms on a few rows typed inline, and the plans they make."""
+"""Transforms on a few inline rows, and the plans they produce."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import datetime as dt
 import hashlib
 
 import pytest
-from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
+from pyspark.sql import functions as F  # noqa: N812 - the conventional name
 from pyspark.testing import assertDataFrameEqual
 
 from dovetail.audit import schemas
@@ -20,13 +20,14 @@ from dovetail.audit.transforms.coverage import peer_counts
 from dovetail.audit.transforms.deliveries import deliveries, latency
 from dovetail.audit.transforms.forks import forks
 from dovetail.audit.transforms.gaps import gaps
-from dovetail.audit.transforms.holdings import sightings
+from dovetail.audit.transforms.holdings import holdings
 from dovetail.audit.transforms.hops import servers
-from dovetail.audit.transforms.skew import fastest_legs, skew
-from dovetail.audit.transforms.suspect_links import edges
+from dovetail.audit.transforms.skew import least_delays, skew
+from dovetail.audit.transforms.suspect_links import suspect_links
 from dovetail.audit.transforms.traffic import traffic
 from dovetail.model.address import Address
 from dovetail.model.hop import Hop, Reason, Stage
+from dovetail.model.times import time_text, to_us
 from dovetail.tlog.leaf import NO_DIGEST, encode_entry
 from dovetail.tlog.tree import hash_leaf
 
@@ -131,8 +132,8 @@ def test_a_server_lacks_what_others_have_unless_it_refused_it(spark):
     )
     messages = frame(spark, schemas.MESSAGES, *({"fabric": "swarm", "message": m, "key": m[:8]} for m in (M1, M2)))
     links = frame(spark, schemas.LINKS, {"fabric": "swarm", "child": M2, "parent": M1[:8], "relation": "refers"})
-    seen = sightings(hops, messages, audits=AUDITS)
-    (row,) = gaps(edges(links, seen, servers(hops), audits=AUDITS), seen, as_of=at(100)).collect()
+    seen = holdings(hops, messages, audits=AUDITS)
+    (row,) = gaps(suspect_links(links, seen, servers(hops), audits=AUDITS), seen, as_of=at(100)).collect()
     assert (row["server"], row["scope"], row["holders"], row["since"]) == (c, "server", 1, at(10).replace(tzinfo=None))
 
 
@@ -142,7 +143,7 @@ def deliveries_of(spark, hops, fabric, messages=(), links=(), *, as_of, skew_row
     return deliveries(
         hops,
         known,
-        sightings(hops, known, audits=audits),
+        holdings(hops, known, audits=audits),
         answers(hops, known, refers, audits=audits),
         servers(hops),
         frame(spark, schemas.SKEW, *skew_rows),
@@ -184,7 +185,7 @@ def test_a_broker_owes_an_outcome_to_everyone_that_a_wildcard_meant(spark):
 
 
 def test_an_answer_of_the_recipient_proves_that_a_message_arrived(spark):
-    """Not an answer of somebody else, nor one that the broker refused."""
+    """Not an answer of another client, nor one that the broker refused."""
     hops = frame(
         spark,
         schemas.HOPS,
@@ -206,7 +207,7 @@ def test_an_answer_of_the_recipient_proves_that_a_message_arrived(spark):
 
 
 def test_a_won_message_is_handed_over_when_the_other_node_has_answered_for_its_recipient(spark):
-    """Before, only the sender has it: a finding once the loss timeout is over."""
+    """Before that only the sender has it: a finding after the loss timeout."""
     node, sender, recipient = "https://n/won/resource", "https://n/won/resource/atom/a", "https://o/won/resource/atom/b"
     won = {"fabric": "won", "server": node}
     asked = {"fabric": "won", "message": M1, "key": M1, "type": "ConnectionMessage", "recipients": [recipient]}
@@ -254,6 +255,60 @@ def test_rows_of_a_swarm_name_the_peer_that_made_the_message(spark):
     assert rows[M1, b]["clock_offset_us"] is None
 
 
+def test_a_peer_that_was_there_owes_every_message_of_its_swarm_by_its_expiry(spark):
+    """The error names message and peer; one that was away is excused, one whose journal ends early unreported."""
+    maker, lacking, late, stopped, restarted, short, stale = (f"swarm://s/{name}" for name in "abcdefg")
+    ends, after, timeout = 600_000_000, 640_000_000, 30_000_000
+
+    def restart(server, since, at_us):
+        said = since if isinstance(since, str) else time_text(to_us(T0) + since)
+        return hop(1, "noted", bytes(32), server=server, at=at(at_us), reason="restarted", counterpart=said)
+
+    hops = [hop(0, "created", server=maker, at=at(0)), hop(0, "rejected", server=stale, at=at(9), reason="from_future")]
+    hops += [hop(0, "created", M2, server=late, at=at(ends - timeout))]
+    hops += [hop(0, "created", M2, server=peer, at=at(-1)) for peer in (lacking, stopped, restarted, short)]
+    hops += [restart(stopped, timeout, ends - timeout)]
+    hops += [restart(restarted, timeout + 1, ends - timeout), restart(restarted, 0, ends - timeout - 1)]
+    hops += [restart(restarted, since, ends) for since in ("never", ends)]
+    everyone = (maker, lacking, late, stopped, restarted, stale)
+    hops += [hop(2, "purged", M2, server=peer, at=at(after)) for peer in everyone]
+    hops += [hop(2, "purged", M2, server=short, at=at(ends + timeout))]
+    messages = [{"fabric": "swarm", "message": M1, "key": M1[:8], "expires": at(ends)}]
+    found = {}
+    for when in (ends + timeout, after):
+        table = deliveries_of(spark, frame(spark, schemas.HOPS, *hops), "swarm", messages, as_of=at(when))
+        found[when] = outcomes_of(table.where(F.col("message") == M1))
+    assert found[after] == {
+        maker: ("delivered", None),
+        lacking: ("no_outcome", lacking),
+        late: ("expired", late),
+        stopped: ("expired", stopped),
+        restarted: ("no_outcome", restarted),
+        short: ("unreported", short),
+        stale: ("rejected", stale),
+    }
+    assert {found[ends + timeout][peer] for peer in (lacking, late, stopped, short)} == {("in_flight", None)}
+    errors = find(table.withColumn("overdue", F.lit(False)), "deliveries").where("severity = 'error'").collect()
+    named = {(bytes(row["message"]), row["server"], row["detail"]) for row in errors}
+    assert named == {(M1, peer, f"for {peer}") for peer in (lacking, restarted)}
+
+
+def test_a_peer_that_was_stopped_after_a_brief_message_expired_still_owes_it(spark):
+    """The message lives shorter than the loss timeout: its peer may be stopped within that time and too late."""
+    maker, before, after = (f"swarm://s/{name}" for name in "abc")
+    ends, back, done = 10_000_000, 20_000_000, 60_000_000
+    hops = [hop(0, "created", server=maker, at=at(0))]
+    for peer, since in ((before, ends - 1), (after, ends)):
+        said = time_text(to_us(T0) + since)
+        hops.append(hop(0, "created", M2, server=peer, at=at(-60_000_000)))
+        hops.append(hop(1, "noted", bytes(32), server=peer, at=at(back), reason="restarted", counterpart=said))
+        hops.append(hop(2, "purged", M2, server=peer, at=at(done)))
+    messages = [{"fabric": "swarm", "message": M1, "key": M1[:8], "expires": at(ends)}]
+    table = deliveries_of(spark, frame(spark, schemas.HOPS, *hops), "swarm", messages, as_of=at(done))
+    found = outcomes_of(table.where(F.col("message") == M1))
+    assert (found[before], found[after]) == (("expired", before), ("no_outcome", after))
+
+
 def test_skew_says_when_it_is_unknown(spark):
     a, b = "swarm://s/a", "swarm://s/b"
     hops = frame(
@@ -262,12 +317,12 @@ def test_skew_says_when_it_is_unknown(spark):
         hop(0, "forwarded", M1, server=b, counterpart=a),
         hop(1, "accepted", M1, server=a, counterpart=b),
     )
-    (row,) = skew(fastest_legs(hops)).collect()
+    (row,) = skew(least_delays(hops)).collect()
     assert tuple(row) == (a, b, None, None, 0, 1)
 
 
 def test_a_latency_before_its_beginning_is_marked(spark):
-    """The clock was set back by 5 s between taking the first message in and handing it over."""
+    """The clock was set back by 5 s between accepting the first message and handing it over."""
     broker = "pcp://b/server"
     hops = frame(
         spark,
@@ -295,8 +350,8 @@ def test_skew_is_half_the_difference_of_the_fastest_legs(spark):
         hop(2, "served", M3, server=b, counterpart=a, at=at(20_000)),
         hop(2, "accepted", M3, server=a, counterpart=b, at=at(19_100)),
     )
-    (row,) = skew(fastest_legs(hops)).collect()
-    # there 1300 us, back -900 us: clocks differ by 1100 us, the way takes 200 us
+    (row,) = skew(least_delays(hops)).collect()
+    # 1300 us there, -900 us back: clocks differ by 1100 us, the trip takes 200 us
     assert (row["server"], row["other"], row["offset_us"], row["error_us"]) == (a, b, 1100, 200)
     assert (row["there"], row["back"]) == (2, 1)
 
@@ -344,8 +399,8 @@ def forks_of(spark, hops, messages, links, fabrics=("pcp", "won", "swarm")):
     rows = frame(spark, schemas.HOPS, *hops)
     known, refers = frame(spark, schemas.MESSAGES, *messages), frame(spark, schemas.LINKS, *links)
     audits = audits_of(fabrics)
-    seen = sightings(rows, known, audits=audits)
-    return forks(edges(refers, seen, servers(rows), audits=audits), seen, known, refers, audits=audits)
+    seen = holdings(rows, known, audits=audits)
+    return forks(suspect_links(refers, seen, servers(rows), audits=audits), seen, known, refers, audits=audits)
 
 
 def test_forks_name_the_contradiction_and_its_evidence(spark):
@@ -383,7 +438,7 @@ def test_pcp_messages_that_answer_each_other_are_a_cycle(spark):
     ids = {M1: b"1" * 16, M2: b"2" * 16, M3: b"3" * 16}
     answers = {M1: M2, M2: M1, M3: M3}
     messages = [{"fabric": "pcp", "message": m, "key": key, "sender": "pcp://a/b"} for m, key in ids.items()]
-    # an ordinary answer, and one that nobody accepted
+    # an ordinary answer, and one that no server accepted
     messages += [{"fabric": "pcp", "message": bytes([n]) * 32, "key": bytes([n]) * 16} for n in (7, 8)]
     links = [
         {"fabric": "pcp", "child": child, "parent": ids[parent], "relation": "in_reply_to"}
@@ -452,12 +507,12 @@ def silver(spark, tmp_path_factory):
         "links": frame(spark, schemas.LINKS, {"fabric": "swarm", "child": M1, "parent": M2[:8], "relation": "refers"}),
     }
     tables = {}
-    rows["holdings"] = sightings(rows["hops"], rows["messages"], audits=AUDITS)
+    rows["holdings"] = holdings(rows["hops"], rows["messages"], audits=AUDITS)
     rows["servers"] = servers(rows["hops"])
     rows["answers"] = answers(rows["hops"], rows["messages"], rows["links"], audits=AUDITS)
-    rows["one_way_delays"] = fastest_legs(rows["hops"])
+    rows["one_way_delays"] = least_delays(rows["hops"])
     rows["peer_counts"] = peer_counts(rows["holdings"], audits=AUDITS)
-    rows["suspect_links"] = edges(rows["links"], rows["holdings"], rows["servers"], audits=AUDITS)
+    rows["suspect_links"] = suspect_links(rows["links"], rows["holdings"], rows["servers"], audits=AUDITS)
     for name, df in rows.items():
         df.write.parquet(str(root / name))
         tables[name] = spark.read.schema(df.schema).parquet(str(root / name))

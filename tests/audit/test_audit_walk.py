@@ -1,4 +1,4 @@
-"""The walk through files, without Spark."""
+"""The Merkle scan, without Spark."""
 
 from __future__ import annotations
 

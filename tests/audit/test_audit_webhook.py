@@ -1,4 +1,4 @@
-"""Posting alerts to a real HTTP server on loopback: in order, tried again, bounded, and never in the way."""
+"""Posting alerts to a real HTTP server on loopback: in order, retried, bounded, and never blocking."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def hook(*answers: int):
 
 
 def refused_url() -> str:
-    """A port that nobody listens on."""
+    """A port with no listener."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         return f"http://127.0.0.1:{taken.getsockname()[1]}/hook"

@@ -8,7 +8,7 @@ from dovetail.cli.main import main
 
 @dataclass(frozen=True)
 class Ran:
-    """What one command line did."""
+    """The result of one command line."""
 
     code: int
     out: str

@@ -1,4 +1,4 @@
-"""Commands that speak to servers: what they print, how they end, contexts, and `dev`."""
+"""Commands that talk to servers: what they print, how they end, contexts, and `dev`."""
 
 import contextlib
 import json
@@ -16,6 +16,7 @@ import dovetail as api
 from dovetail.cli.client_options import parse_duration
 from dovetail.cli.main import is_server
 from dovetail.cli.output import fit_widths, shorten
+from tables_on_disk import write_tables
 
 ROOT = Path(__file__).parents[2]
 ECHO = "pcp://echo/agent"
@@ -23,7 +24,7 @@ ECHO = "pcp://echo/agent"
 
 @pytest.fixture(autouse=True)
 def config_directory(tmp_path, monkeypatch):
-    """No test sees the contexts of whoever runs it."""
+    """No test sees the user's contexts."""
     monkeypatch.setenv("DOVETAIL_CONFIG_DIR", str(tmp_path / "config"))
     monkeypatch.delenv("DOVETAIL_CONTEXT", raising=False)
     return tmp_path / "config"
@@ -61,7 +62,7 @@ def test_send_prints_address_outcome_targets_and_id(dovetail, site, at):
         old = dovetail("pcp", "send", "http://example.com/x", "pcp://ben/agent", "--data", "7", "--report", *at)
         message = ben.receive(timeout=10)
         assert (old.code, message.type, message.data) == (0, "http://example.com/x", 7)
-        assert "the old one goes with the next release" in old.err
+        assert "the old form will be removed in the next release" in old.err
         for text in (message.address, message.id, message.address[:10], message.id[:13], message.id.upper()):
             for command in (
                 ("receipt", "show", "--trust", site.trust[0], "--journal"),
@@ -98,15 +99,15 @@ def test_a_server_that_is_not_there_is_one_line_and_4(dovetail, tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("pcp", "send", ECHO), "which broker?"),
-        (("pcp", "send", ECHO, "--url", "ws://127.0.0.1:1/pcp"), "who to be?"),
+        (("pcp", "send", ECHO), "no broker"),
+        (("pcp", "send", ECHO, "--url", "ws://127.0.0.1:1/pcp"), "no identity"),
         (("pcp", "send", "nowhere", "--url", "ws://127.0.0.1:1/pcp", "--as", ECHO), "is not a PCP URI"),
         (("pcp", "send", ECHO, "hello", "--url", "ws://127.0.0.1:1/pcp", "--as", ECHO), "not JSON"),
-        (("pcp", "send", ECHO, "1", "2", "--url", "ws://127.0.0.1:1/pcp", "--as", ECHO), "too much"),
+        (("pcp", "send", ECHO, "1", "2", "--url", "ws://127.0.0.1:1/pcp", "--as", ECHO), "too many"),
         (("pcp", "send", ECHO, "--url", "wss://127.0.0.1:1/pcp", "--as", ECHO), "needs --certificate, --tls-key"),
         (("pcp", "send", ECHO, "--wait", "soon"), "is not a duration"),
-        (("swarm", "publish", "x"), "which peer?"),
-        (("receipt", "show", "00"), "whom do you trust?"),
+        (("swarm", "publish", "x"), "no peer"),
+        (("receipt", "show", "00"), "no trusted keys"),
         (("receipt", "build", "00"), "name at least one --journal"),
         (("receipt", "build", "zz", "--journal", "J"), "neither hex, a UUID nor"),
         (("context", "show"), "no context is current"),
@@ -238,7 +239,7 @@ def running_dev(directory: Path, *words: str):
 @pytest.mark.system
 def test_three_commands_send_receive_and_prove(tmp_path):
     """What the README promises."""
-    for _ in range(2):  # a second time with the same directory, whose journal goes on
+    for _ in range(2):  # a second time with the same directory, whose journal continues
         with running_dev(tmp_path) as (_, ready):
             assert ready["context"] == "dev"
             sent = run_process("pcp", "send", ECHO, '"hello"', "--reply", cwd=tmp_path)
@@ -268,3 +269,34 @@ def test_dev_does_not_take_a_port_or_a_context_that_is_used(tmp_path):
         second = run_process("dev", "--port", port, "--dir", "other", cwd=tmp_path)
         assert (second.returncode, second.stdout) == (1, "")
         assert "choose another with --port" in second.stderr.splitlines()[-1]
+
+
+def test_a_context_has_journals_lake_tables_and_trust(dovetail, site, tmp_path, monkeypatch):
+    """Each command that takes one of them takes it from the context, and asks for it where there is none."""
+    lake, tables = tmp_path / "lake", write_tables(tmp_path / "tables", {"findings": []})
+    journal, key = site.journals[0], site.trust[0]
+    with api.sync.connect(site.url, "pcp://ann/agent") as ann:
+        sent = ann.send("pcp://ann/agent", "x")
+    site.receipt(sent.address).save(tmp_path / "x.receipt")
+    api.open_lake(lake).seal(journal)
+    commands = (
+        ("journal", "list"),
+        ("journal", "keys"),
+        ("journal", "verify"),
+        ("audit", "tables"),
+        ("audit", "show", "findings"),
+        ("audit", "compact", "--before", "2000-01-01", "--dry-run"),
+        ("receipt", "verify", tmp_path / "x.receipt"),
+        ("receipt", "show", sent.address[:16]),
+        ("report",),
+    )
+    for words in commands:
+        asked = dovetail(*words)
+        assert (asked.code, asked.err.count("\n")) == (2, 1), (words, asked)
+    assert dovetail("dashboard").code == 2
+    given = ("--journals", journal, "--lake", lake, "--tables", tables, "--trust", key)
+    assert dovetail("context", "save", "all", *given).code == 0
+    monkeypatch.setenv("DOVETAIL_CONTEXT", "all")
+    for words in commands:
+        assert dovetail(*words).code == 0, words
+    assert "called --tables now" in dovetail("report", tables).err

@@ -23,7 +23,7 @@ def test_check_says_ok_on_stderr_only(dovetail, file):
 def test_check_lists_every_problem(dovetail, file):
     file.write_text('[lake]\nseal_interval_s = 0\n[logs]\nlevel = "loud"\n')
     ran = dovetail("config", "check", file)
-    assert ran.code == 1
+    assert ran.code == 3
     assert ran.err.splitlines() == [
         f"dovetail: {file}: lake.seal_interval_s = 0: must be a whole number from 1 to 86400",
         f'dovetail: {file}: logs.level = "loud": must be "debug" or "info" or "warning" or "error"',
@@ -33,7 +33,7 @@ def test_check_lists_every_problem(dovetail, file):
 def test_check_as_json(dovetail, file):
     file.write_text("[lake\n")
     ran = dovetail("config", "check", file, "--json")
-    assert ran.code == 1
+    assert ran.code == 3
     answer = json.loads(ran.out)
     assert answer["ok"] is False
     assert answer["problems"][0].startswith(f"{file}:1:6: ")
@@ -96,6 +96,7 @@ def test_example_is_a_whole_valid_file_of_defaults_and_examples(dovetail, file):
 
 
 def test_a_file_that_is_not_there_is_an_error(dovetail, tmp_path):
+    assert dovetail("config", "check", tmp_path / "none.toml").code == 1
     ran = dovetail("config", "show", tmp_path / "none.toml")
     assert ran.code == 1
     assert ran.err == f"dovetail: {tmp_path / 'none.toml'}: cannot be read: No such file or directory\n"

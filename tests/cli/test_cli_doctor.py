@@ -8,7 +8,7 @@ from dovetail.keys import create_authority
 
 @pytest.fixture
 def site(tmp_path, monkeypatch):
-    """A configuration file in a directory of its own."""
+    """A configuration file in its own directory."""
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "site.toml"
     path.write_text("")

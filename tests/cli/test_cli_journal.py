@@ -1,17 +1,28 @@
 import json
+import shutil
 import sqlite3
 import time
 import zlib
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dovetail.cli.main import main
+from dovetail.journal.high_water import mark_path
+from dovetail.journal.reader import JournalReader
 from dovetail.journal.writer import JournalWriter
 from dovetail.keys import create_signing_key, load_signing_key
+from dovetail.lake.layout import manifest_key
+from dovetail.lake.manifest import encode_manifest
+from dovetail.lake.snapshot import snapshot
+from dovetail.lake.store import LocalStore
 from dovetail.model.address import address_of
 from dovetail.model.hop import Stage
+from dovetail.site.doctor.finding import Status
+from dovetail.site.doctor.journals import check_journals
 from dovetail.tlog.keys import Signer
 from journal.worlds import START_US, expiring, observe
+from lake.hostile_lakes import continued
 
 SERVER = "pcp://broker.example/server"
 
@@ -74,6 +85,8 @@ def test_a_folder_is_looked_through_for_journals_of_peers_too(site, capsys):
         (["--from", "8"], [8, 9]),
         (["--since", "2023-11-14T22:13:25Z", "--until", "2023-11-14T22:13:27Z"], [5, 6]),
         (["--message", address_of(expiring(b"m4", START_US + 4_000_005)).hex()[:10]], [4]),
+        (["-n", "1", "--message", address_of(expiring(b"m4", START_US + 4_000_005)).hex()[:10]], [4]),
+        (["--from", "5", "--message", address_of(expiring(b"m4", START_US + 4_000_005)).hex()[:10]], []),
     ],
 )
 def test_tail_prints_the_hops_asked_for(site, capsys, options, seqs):
@@ -112,6 +125,29 @@ def test_verify_against_a_checkpoint_kept_elsewhere(site, capsys):
     assert (code, "none.note" in err) == (2, True)
 
 
+def test_verify_says_where_there_is_no_lake_to_compare_with(site, capsys):
+    journal = site / "journals" / "broker.journal"
+    code, _, err = run(capsys, "journal", "verify", journal, "--lake", site / "lake")
+    assert (code, "has no manifests: it is not a lake" in err) == (1, True)
+    run(capsys, "journal", "seal", site / "journals", "--lake", site / "lake")
+    assert run(capsys, "journal", "verify", journal, "--lake", site / "lake")[::2] == (0, "")
+    (site / "lake" / "_manifests").rename(site / "moved")
+    (site / "lake" / "_manifests").symlink_to(site / "moved")
+    assert run(capsys, "journal", "verify", journal, "--lake", site / "lake")[0] == 1
+
+
+def test_verify_says_that_nothing_of_a_journal_is_sealed(site, capsys):
+    other = "pcp://other.example/server"
+    create_signing_key(site / "keys", other)
+    key = load_signing_key(site / "keys" / "pcp_other.example_server.skey")
+    with JournalWriter.open(site / "other.journal", server=other, signer=Signer(other, key.private_key)) as journal:
+        journal.append([observe(b"one")])
+        journal.checkpoint()
+    run(capsys, "journal", "seal", site / "other.journal", "--lake", site / "lake")
+    code, _, err = run(capsys, "journal", "verify", site / "journals" / "broker.journal", "--lake", site / "lake")
+    assert (code, f"nothing of {SERVER} is sealed in" in err) == (0, True)
+
+
 def test_seal_writes_once_and_purge_keeps_what_is_not_sealed(site, capsys):
     journal = site / "journals" / "broker.journal"
     key = site / "keys" / "pcp_broker.example_server.skey"
@@ -127,6 +163,76 @@ def test_seal_writes_once_and_purge_keeps_what_is_not_sealed(site, capsys):
     )
     assert (code, json.loads(out)["purged"]) == (0, 3)
     assert run(capsys, "journal", "verify", journal)[0] == 0
+
+
+@pytest.fixture
+def restored(site, capsys):
+    """A site with two journals, one of them restored from a backup of journal and mark; the lake has hops after it."""
+    journal, other = site / "journals" / "broker.journal", "pcp://other.example/server"
+    create_signing_key(site / "keys", other)
+    write(site / "journals" / "other.journal", site / "keys" / "pcp_other.example_server.skey", b"one")
+    backup = site / "backup"
+    backup.mkdir()
+    for path in (journal, mark_path(journal)):
+        shutil.copy(path, backup)
+    write(journal, broker_key(site), b"after the backup")
+    assert run(capsys, "journal", "seal", journal, "--lake", site / "lake")[0] == 0
+    for path in (journal, mark_path(journal)):
+        shutil.copy(backup / path.name, path)
+    return site
+
+
+def broker_key(site):
+    return site / "keys" / "pcp_broker.example_server.skey"
+
+
+def write(journal, key, *texts, is_signed=True):
+    signer = load_signing_key(key)
+    with JournalWriter.open(journal, server=signer.name, signer=signer) as writer:
+        writer.append([observe(text, at_us=START_US + 10**8) for text in texts])
+        if is_signed:
+            writer.checkpoint()
+
+
+@pytest.mark.parametrize("more", [0, 3], ids=["as restored", "gone on"])
+@pytest.mark.parametrize("has_forged", [False, True], ids=["own key", "another key behind it"])
+def test_a_journal_that_the_lake_is_ahead_of_is_refused_and_the_others_are_sealed(restored, capsys, more, has_forged):
+    site, lake = restored, LocalStore(restored / "lake")
+    journal = site / "journals" / "broker.journal"
+    if more:
+        write(journal, broker_key(site), *(b"another %d" % number for number in range(more)), is_signed=False)
+    (sealed,) = snapshot(lake).manifests()
+    if has_forged:
+        forged = continued(sealed, Signer(SERVER, Ed25519PrivateKey.from_private_bytes(b"x" * 32)), 1)
+        lake.create(manifest_key(SERVER, 1), encode_manifest(forged))
+    with JournalReader.open(journal) as reader:
+        signed = reader.latest_checkpoint()
+    difference = f"has other hops among its first {sealed.end} than" if more else "has 10 hops, and"
+    knows = f"the lake {site / 'lake'} knows"
+    for options in ([], ["--signing-key", broker_key(site)]):
+        code, out, err = run(capsys, "journal", "seal", journal, "--lake", site / "lake", *options)
+        lines = [line for line in err.splitlines() if "is ignored; find out who can write" not in line]
+        assert (code, out, len(lines)) == (1, "", 1)
+        assert f"broker.journal {difference} {knows}" in lines[0]
+        assert "journal recover" in lines[0]
+    purge = ("journal", "purge", journal, "--signing-key", broker_key(site), "--lake", site / "lake")
+    code, _, err = run(capsys, *purge)
+    assert (code, difference in err) == (1, True)
+    with JournalReader.open(journal) as reader:
+        assert reader.latest_checkpoint() == signed, "it is not signed either"
+    code, out, err = run(capsys, "journal", "seal", site / "journals", "--lake", site / "lake", "--json")
+    assert (code, json.loads(out)["hops"], difference in err) == (1, 1, True)
+    assert snapshot(lake, SERVER, [load_signing_key(broker_key(site)).verifier]).manifests() == [sealed]
+    # the finding
+    code, out, _ = run(capsys, "journal", "verify", journal, "--lake", site / "lake", "--json")
+    assert (code, [difference in finding["detail"] for finding in json.loads(out)["findings"]]) == (3, [True])
+    (failed,) = (each for each in check_journals(site / "journals", lake) if each.status is Status.FAIL)
+    assert f"it {difference} {knows}" in failed.detail
+    # what the lake has is taken back
+    if not more:
+        recover = ("journal", "recover", journal, "--signing-key", broker_key(site), "--lake", site / "lake")
+        assert run(capsys, *recover)[0] == 0
+        assert run(capsys, "journal", "seal", journal, "--lake", site / "lake")[0] == 0
 
 
 @pytest.mark.parametrize(

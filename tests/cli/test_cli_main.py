@@ -1,4 +1,5 @@
 import importlib
+import re
 import subprocess
 import sys
 
@@ -27,7 +28,7 @@ def raising(error: BaseException) -> typer.Typer:
 
 @pytest.fixture
 def mount(monkeypatch):
-    """Puts an app into the table as a noun `trial`, in a module of its own."""
+    """Adds an app to the table as a noun `trial`, in its own module."""
 
     def put(app: typer.Typer) -> None:
         module = type(sys)("dovetail.cli.trial")
@@ -59,6 +60,28 @@ def test_every_verb_has_a_sentence(dovetail, noun):
     for name, command in load_noun(noun).commands.items():
         assert command.help, f"dovetail {noun.name} {name} has no help"
         assert dovetail(noun.name, name, "--help").code == 0
+
+
+def parameters(command, path):
+    """Every parameter of a command and of those below it, with the first column of its help."""
+    context = command.make_context(path, [], resilient_parsing=True)
+    for parameter in command.get_params(context):
+        shown = parameter.get_help_record(context)
+        if shown is not None:
+            yield path, parameter, shown[0]
+    for name, below in getattr(command, "commands", {}).items():
+        yield from parameters(below, f"{path} {name}")
+
+
+def test_help_names_values_in_words_not_in_types(dovetail):
+    assert "<" not in dovetail("--help").out
+    found = [each for noun in NOUNS for each in parameters(load_noun(noun), noun.name)]
+    assert {path.partition(" ")[0] for path, _, _ in found} == {noun.name for noun in NOUNS}
+    for path, parameter, shown in found:
+        if parameter.param_type_name == "argument":
+            assert shown == parameter.metavar, f"{path}: {shown}"
+        elif not parameter.is_flag:
+            assert re.fullmatch(r"(-\w, )?--[\w-]+ [^<>]+", shown), f"{path}: {shown}"
 
 
 def test_help_loads_nothing_heavy():
@@ -96,6 +119,13 @@ def test_mistyped_words_are_misuse_and_suggest_the_near_one(dovetail, arguments,
     assert ran.err.startswith("dovetail: no such ")
     assert hint in ran.err
     assert ran.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", [("pcp", "listen"), ("journal", "checkpoint"), ("audit", "run")])
+def test_hidden_options_are_not_suggested(dovetail, command):
+    for mistyped in ("--kee", "--patienc"):
+        ran = dovetail(*command, mistyped)
+        assert ran.err == f"dovetail: no such option: {mistyped} (see dovetail {' '.join(command)} --help)\n"
 
 
 def test_a_bad_value_is_misuse_and_names_what_is_allowed(dovetail):

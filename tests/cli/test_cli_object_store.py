@@ -1,4 +1,4 @@
-"""Commands with a lake in an object store: the same words as for a directory."""
+"""Commands with a lake in an object store: the same as for a directory."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import json
 
 import pytest
 
+import dovetail as dovetail_api
 from dovetail.journal.writer import JournalWriter
 from dovetail.keys import create_signing_key, load_signing_key
 from dovetail.lake.location import open_store
-from dovetail.lake.snapshot import read_head
+from dovetail.lake.snapshot import snapshot
 from dovetail.model.hop import Observation, Stage
 from dovetail.site.config import load_config
 from dovetail.site.doctor.site import check_object_store
@@ -47,7 +48,7 @@ def test_sealed_purged_and_proven_from_there(site, dovetail):
     sealed = dovetail("journal", "seal", "journals", "--lake", LAKE, "--json")
     assert sealed.code == 0, sealed.err
     assert json.loads(sealed.out)["hops"] == 10
-    assert read_head(open_store(LAKE), SERVER).end == 10
+    assert snapshot(open_store(LAKE), SERVER).check().hops == 10
     assert json.loads(dovetail("journal", "seal", "journals", "--lake", LAKE, "--json").out)["hops"] == 0
     key = site / "keys" / "pcp_broker.example_server.skey"
     purged = dovetail("journal", "purge", "journals/broker.journal", "--signing-key", key, "--lake", LAKE, "--json")
@@ -60,6 +61,15 @@ def test_sealed_purged_and_proven_from_there(site, dovetail):
     assert verified.code == 0, verified.err
     assert not (site / "s3:").exists()
     assert not (site / "lake").exists()
+
+
+def test_the_python_api_takes_the_same_place(site):
+    lake = dovetail_api.open_lake(f"s3://{BUCKET}/python")  # the servers of one process share their objects
+    (manifest,) = lake.seal("journals")
+    assert (manifest.end, lake.seal("journals")) == (10, [])
+    assert lake.hops().arrow().num_rows == 10
+    assert [row["message"] for row in lake.hops().rows({"message": hop(3).message})] == [hop(3).message.hex()]
+    assert not (site / "s3:").exists()
 
 
 def test_a_store_that_is_not_there_is_one_line(site, dovetail, monkeypatch):

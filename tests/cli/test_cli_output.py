@@ -3,7 +3,9 @@ import sys
 
 import pytest
 
+from dovetail.audit.summary import FoundCheck, Summary
 from dovetail.cli.output import escape, print_json, print_record, print_rows, say
+from dovetail.cli.table_options import Form
 
 
 @pytest.mark.parametrize(
@@ -47,7 +49,7 @@ def test_rows_without_any_are_a_header(capsys):
 
 
 def test_rows_as_json_hold_everything(capsys):
-    print_rows([{"name": "a", "hidden": True}], ["name"], as_json=True)
+    print_rows([{"name": "a", "hidden": True}], ["name"], Form(as_json=True))
     assert json.loads(capsys.readouterr().out) == {"name": "a", "hidden": True}
 
 
@@ -61,3 +63,30 @@ def test_rows_on_a_terminal_take_no_markup_from_data(capsys, monkeypatch):
 def test_a_record_is_a_line_per_value(capsys):
     print_record({"name": "a", "many": ["b", "c"], "flag": True})
     assert capsys.readouterr().out == "name  a\nmany  b\n      c\nflag  yes\n"
+
+
+def test_every_table_has_every_form(dovetail):
+    """With a command that needs no files."""
+    assert dovetail("audit", "explain", "--csv").out.startswith("table,layer,made_from,meaning\nruns,log,every table,")
+    assert dovetail("audit", "explain", "--markdown").out.startswith("| table | layer |")
+    assert dovetail("config", "show", "--csv").out.startswith("key,value,from\n")
+    ran = dovetail("audit", "explain", "--csv", "--json")
+    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
+
+
+@pytest.mark.parametrize(
+    ("found", "limit", "expected"),
+    [
+        (["warning"], "error", False),
+        (["warning"], "warning", True),
+        (["note"], "warning", False),
+        (["note", "error"], "error", True),
+        (["error"], "warning", True),
+        ([], "warning", False),
+    ],
+)
+def test_what_fail_on_counts(found, limit, expected):
+    checks = [FoundCheck(check="x", severity=each, sentence="", findings=1, examples=[]) for each in found]
+    empty: dict[str, int] = {}
+    summary = Summary(lake="", as_of="", hops=0, messages=empty, deliveries={}, chains=empty, servers=[], found=checks)
+    assert summary.has_findings(limit) is expected

@@ -9,7 +9,7 @@ from dovetail.cli import logs
 
 @pytest.fixture
 def logged():
-    """Configures logging, lets a function log, and gives what was written."""
+    """Configures logging, lets a function log, and returns the output."""
 
     def run(act, **options) -> str:
         stream = io.StringIO()

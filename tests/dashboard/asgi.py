@@ -1,4 +1,4 @@
-"""Asks an ASGI application without a socket."""
+"""Sends requests to an ASGI application without a socket."""
 
 from __future__ import annotations
 

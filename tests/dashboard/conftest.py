@@ -10,7 +10,7 @@ from dovetail.dashboard.site_sources import Site
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Journals of a broker and two nodes; nobody writes them any more."""
+    """Journals of a broker and two nodes; no longer being written."""
     return write_site(tmp_path_factory.mktemp("site") / "journals", before=2500, after=300)
 
 

@@ -1,4 +1,4 @@
-"""Journals of all fabrics with messages to be found, some of them hostile, for the tests of the dashboard."""
+"""Journals of all fabrics with messages to find, some of them hostile, for the tests of the dashboard."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def write_pcp(folder: Path, *, before: int = 0, after: int = 0) -> Path:
 
 
 def won_chain():
-    """m of alice to bob, s1 of her node, s2 of his."""
+    """m from alice to bob, s1 of her node, s2 of his."""
     return receipt_samples.won_chain(T0)
 
 

@@ -1,4 +1,4 @@
-"""The pages: what they show, whom they admit, and that peers' text stays text."""
+"""The pages: what they show, who gets access, and that peers' text stays text."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from dashboard.asgi import ask
 from dovetail.dashboard.app import build_app
 from dovetail.dashboard.guard import Access, read_token
 from dovetail.dashboard.hub import Hub, Sources
+from dovetail.dashboard.markup import breakable
 from dovetail.dashboard.site_sources import Site
-from dovetail.model.address import address_of
+from dovetail.model.address import address_of, won_uri
 from dovetail.model.errors import ConfigError
 from dovetail.receipt.verify import verify_receipt
 from report.sample_tables import HOSTILE as HOSTILE_NAMES
@@ -163,9 +164,13 @@ def test_unknown_messages_and_pages_are_one_line(app):
 
 def test_the_beginning_of_an_address_leads_to_its_message(app):
     whole = message(world.REQUEST)
-    answer = ask(app, whole[: len("/message/") + 12])
-    assert (answer.status, answer.headers["location"]) == (307, whole)
-    for short in ("00", "0" * 16):
+    for digits in (12, 13):
+        answer = ask(app, whole[: len("/message/") + digits])
+        assert (answer.status, answer.headers["location"]) == (307, whole)
+    sent = world.won_chain()[0].address
+    answer = ask(app, f"/message/{won_uri(sent).removeprefix('wm:/')[:20]}")
+    assert (answer.status, answer.headers["location"]) == (307, f"/message/{sent.hex()}")
+    for short in ("00", "0" * 16, world.REQUEST_ID):
         answer = ask(app, f"/message/{short}")
         assert (answer.status, answer.headers["location"]) == (307, f"/search?address={short}")
 
@@ -214,3 +219,7 @@ def test_bad_queries_are_one_line(app):
     assert ask(app, "/api/search?stage=eaten").status == 400
     assert json.loads(ask(app, "/api/search?token=!").body)["error"].startswith("the token")
     assert ask(app, "/search?since=yesterday").status == 400
+
+
+def test_a_long_uri_breaks_after_slashes_and_stays_inert():
+    assert breakable("for https://a/b<i>/c") == "for https://a/<wbr>b&lt;i&gt;/<wbr>c"

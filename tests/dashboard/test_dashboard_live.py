@@ -1,4 +1,4 @@
-"""Followed journals: counts by stage and reason, growth, what cannot be read."""
+"""Followed journals: counts by stage and reason, growth, unreadable parts."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_journals_come_go_and_break(tmp_path):
     with sqlite3.connect(path) as connection:
         connection.execute("UPDATE commits SET crc = crc + 1 WHERE first_seq = 2")
     watched.close()
-    connection.close()  # the last one to go writes the log into the file
+    connection.close()  # the last connection to close writes the log into the file
     path.rename(tmp_path / "moved.journal")
     (tmp_path / "junk.journal").write_bytes(b"junk" * 5000)
     snapshot = watched.look()

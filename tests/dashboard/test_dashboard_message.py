@@ -1,4 +1,4 @@
-"""What a message's page knows: fields by the fabrics' own decoders, parents, children, hops in every place."""
+"""The page of a message: fields by the fabrics' own decoders, parents, children, hops on every server."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ LATER = encode_content(
 )
 
 
-def tell(site: Site, raw: bytes) -> message.Story:
+def tell(site: Site, raw: bytes) -> message.MessageTrace:
     with site.open() as (sources, _):
-        story, damages = message.tell(sources, address_of(raw))
-    assert story is not None
+        trace, damages = message.tell(sources, address_of(raw))
+    assert trace is not None
     assert damages == []
-    return story
+    return trace
 
 
 def test_swarm_references_lead_both_ways(tmp_path):
@@ -63,11 +63,11 @@ def test_a_search_that_ran_out_of_time_says_so(site, monkeypatch):
 def test_bytes_that_do_not_decode_say_why(tmp_path, server, raw):
     with world.open_writer(tmp_path / "one.journal", server) as writer:
         writer.append([world.observe(raw, Stage.REJECTED, "192.0.2.7:4000", reason=Reason.MALFORMED)])
-    story = tell(Site((tmp_path,)), raw)
-    assert story.info is None
-    assert story.error
-    assert story.relatives == []
-    assert text(story.error) in message_page(story, "")
+    trace = tell(Site((tmp_path,)), raw)
+    assert trace.info is None
+    assert trace.error
+    assert trace.relatives == []
+    assert text(trace.error) in message_page(trace, "")
 
 
 def test_a_message_whose_bytes_are_gone_is_still_found_by_what_names_it(tmp_path):
@@ -75,6 +75,6 @@ def test_a_message_whose_bytes_are_gone_is_still_found_by_what_names_it(tmp_path
         pulled = Observation(at_us=world.T0, stage=Stage.PULLED, message=address_of(EARLIER))
         writer.append([pulled])
         writer.append([world.observe(LATER, Stage.ACCEPTED, "192.0.2.7:4000")])
-    story = tell(Site((tmp_path,)), EARLIER)
-    assert story.error == "no journal here keeps the bytes any more"
-    assert [(each.address, each.is_child) for each in story.relatives] == [(address_of(LATER), True)]
+    trace = tell(Site((tmp_path,)), EARLIER)
+    assert trace.error == "no journal here keeps the bytes any more"
+    assert [(each.address, each.is_child) for each in trace.relatives] == [(address_of(LATER), True)]

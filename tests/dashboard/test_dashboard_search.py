@@ -1,4 +1,4 @@
-"""Search finds by every key, in parts as in one go, and names what it cannot read."""
+"""Search finds by every key, the same in parts as at once, and names what it cannot read."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LADDER, _, ANSWER = (each.address for each in world.won_chain())
 
 
 def find_all(site: Site, *, seconds: float = 0.0, **given: str) -> tuple[set[tuple[str, Address]], list[str]]:
-    """Everything a search finds, part by part; with no time each part is a single stretch."""
+    """Everything a search finds, part by part; with no time each part is a single range."""
     found: set[tuple[str, Address]] = set()
     damages: list[str] = []
     token = ""
@@ -53,6 +53,8 @@ def find_all(site: Site, *, seconds: float = 0.0, **given: str) -> tuple[set[tup
         ({"address": won_uri(LADDER)}, {LADDER}),
         ({"address": won_uri(LADDER)[:14]}, {LADDER}),
         ({"id": world.REPLY_ID.upper()}, {REPLY}),
+        ({"address": world.REPLY_ID}, {REPLY}),
+        ({"any": world.REPLY_ID}, {REPLY}),
         ({"id": world.REQUEST_ID}, {REQUEST, REPLY}),
         ({"uri": world.AGENT}, {REQUEST, REPLY, HOSTILE, address_of(b"not a frame")}),
         ({"uri": f"{world.NODE_B}/atom/bob", "stage": "delivered"}, {LADDER, ANSWER}),
@@ -76,7 +78,7 @@ def test_finds_by_each_key(site, given, expected):
     found, damages = find_all(site, seconds=5, **given)
     noise_after = {"since"} & given.keys() and "until" not in given and "text" not in given
     addresses = {address for _, address in found}
-    if noise_after:  # the noise behind has the time of what came before it
+    if noise_after:  # later noise has the time of what came before it
         addresses -= {address_of(b"noise %d" % number) for number in range(3000)}
     assert addresses == expected
     assert not damages
@@ -158,13 +160,13 @@ def test_bad_terms_are_refused(given):
 
 
 def order(number: int) -> bytes:
-    """A message that expires soon, but the last, which states no lifetime."""
+    """A message that expires soon, except the last, which has no lifetime."""
     text = b'{"order": "gravel %d"}' % number
     return worlds.expiring(text, world.T0 + 10) if number < 2 else text
 
 
 def write_purged(folder: Path) -> Path:
-    """A journal of which everything is sealed, and the bytes of all requests but the last were purged."""
+    """A journal that is completely sealed, with the bytes of all requests but the last purged."""
     path, lake = folder / "broker.journal", folder / "lake"
     with world.open_writer(path, world.BROKER) as writer:
         for number in range(3):
@@ -192,8 +194,8 @@ def test_what_was_purged_is_found_by_its_sealed_bytes(tmp_path):
         found, _ = find_all(Site((tmp_path,), lake), text="gravel", stage=stage)
         assert {address for _, address in found} == expected
     with Site((tmp_path,), lake).open() as (sources, _):
-        story, _ = tell(sources, orders[0])
-        assert story.raw == order(0)
+        trace, _ = tell(sources, orders[0])
+        assert trace.raw == order(0)
 
 
 def test_altered_bytes_of_the_lake_are_not_taken_for_purged_ones(tmp_path):
@@ -203,8 +205,8 @@ def test_altered_bytes_of_the_lake_are_not_taken_for_purged_ones(tmp_path):
         altered = [row | {"raw": row["raw"] and row["raw"].replace(b"gravel", b"marble")} for row in rows]
         pq.write_table(pa.Table.from_pylist(altered, schema=pq.read_schema(path)), path)
     with Site((tmp_path,), lake).open() as (sources, _):
-        story, _ = tell(sources, address_of(order(0)))
-    assert story.raw is None
+        trace, _ = tell(sources, address_of(order(0)))
+    assert trace.raw is None
 
 
 def test_a_lake_that_is_gone_says_how_many_bytes_are_too(tmp_path):
@@ -234,10 +236,11 @@ def test_a_bad_file_or_manifest_of_the_lake_hides_no_other(tmp_path):
     found, damages = find_all(Site((), lake), text="noise")
     assert len(found) == 16 - gone
     assert any("cannot be read" in text for text in damages)
-    manifest = max((lake / "_manifests").rglob("*.json"))
+    last, manifest = len(found), max((lake / "_manifests").rglob("*.json"))
     manifest.write_text("{}")
     found, damages = find_all(Site((), lake), text="noise")
-    assert {server for server, _ in found} == {world.BROKER}
+    assert len(found) == last - 3
+    assert {server for server, _ in found} == {world.BROKER, "pcp://other/server"}
     assert any(str(manifest.relative_to(lake)) in text for text in damages)
 
 

@@ -1,4 +1,4 @@
-"""Small audit tables for the comparison: rows typed by the test, everything else null."""
+"""Small audit tables for the comparison: rows from the test, everything else null."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def address(text: str) -> bytes:
 
 
 def write_tables(out: Path, **rows: list[dict[str, object]]) -> Path:
-    """All tables the comparison reads; those that are not given are empty."""
+    """All tables the comparison reads; those not given are empty."""
     return tables_on_disk.write_tables(out, {name: rows.get(name, []) for name in tables_on_disk.SCHEMAS})
 
 

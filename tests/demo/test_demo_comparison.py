@@ -1,4 +1,4 @@
-"""The comparison reads the tables: what is not there is not found, what no fault explains is a false alarm."""
+"""The comparison reads the tables: what is absent is not found, what no fault explains is a false alarm."""
 
 import pytest
 
@@ -75,6 +75,15 @@ def test_an_alarm_that_no_fault_explains_is_false(tmp_path, alarm):
     )
     assert comparison.verdict == "found 1 of 1, 1 false alarm"
     assert not comparison.is_fine
+
+
+@pytest.mark.parametrize(
+    "check", ["delivery.expired", "delivery.overdue", "delivery.no_outcome", "delivery.unreported"]
+)
+def test_a_message_whose_delivery_was_altered_may_look_as_if_it_never_arrived(tmp_path, check):
+    changed = fault(Kind.CHANGED_BYTE, server="pcp://broker/server", file="f", seq=7, touched=(LATE.hex(),))
+    comparison = compared(tmp_path, Ledger(faults=[changed]), findings=[finding(check, LATE)])
+    assert comparison.false_alarms == []
 
 
 def test_a_note_is_no_alarm(tmp_path):

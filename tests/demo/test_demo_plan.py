@@ -1,4 +1,4 @@
-from dovetail.demo.plan import PATIENCE_S, Plan
+from dovetail.demo.plan import LOSS_TIMEOUT_S, Plan
 
 
 def test_more_scale_is_more_traffic_in_the_same_time():
@@ -11,5 +11,5 @@ def test_more_scale_is_more_traffic_in_the_same_time():
 def test_a_small_demo_is_short_and_still_long_enough_to_lose_something():
     small = Plan.of(0.1)
     assert small.seconds < 15
-    assert 0.35 * small.seconds > PATIENCE_S, "what is lost at 0.65 must be overdue at the end"
+    assert 0.35 * small.seconds > LOSS_TIMEOUT_S, "what is lost at 0.65 must be overdue at the end"
     assert min(small.agents, small.peers, small.owners_per_node) >= 2

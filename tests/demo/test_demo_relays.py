@@ -1,6 +1,7 @@
 """The bad network on real sockets."""
 
 import asyncio
+import contextlib
 import random
 import socket
 
@@ -56,9 +57,9 @@ async def hangs_up(reader):
 
 async def through_a_front(scenario):
     async def shout(reader, writer):
-        while data := await reader.read(100):
-            writer.write(data.upper())
-        writer.close()
+        with contextlib.suppress(ConnectionError), contextlib.closing(writer):
+            while data := await reader.read(100):
+                writer.write(data.upper())
 
     server = await asyncio.start_server(shout, "127.0.0.1", 0)
     front = Front()

@@ -1,4 +1,4 @@
-"""Each way to look for a fault: found where the tables show exactly it, and nowhere else."""
+"""Each lookup of a fault: finds it if the tables show exactly that fault, and not otherwise."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Tampering changes exactly what it says, and leaves manifests and all else alone."""
+"""Tampering changes exactly what it says, and leaves manifests and everything else alone."""
 
 import random
 

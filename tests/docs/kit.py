@@ -36,7 +36,7 @@ def panels() -> dict[tuple[str, str], list[str]]:
 
 
 def metrics_of(expression: str) -> set[tuple[str, frozenset[str]]]:
-    """The metrics of an expression, each with the labels that it is matched by."""
+    """The metrics of an expression, each with its label matchers."""
     return {
         (name, frozenset(re.findall(r"(\w+) *(?:=~|!~|!=|=)", matchers or "")))
         for name, matchers in _METRIC.findall(expression)
@@ -44,7 +44,7 @@ def metrics_of(expression: str) -> set[tuple[str, frozenset[str]]]:
 
 
 def program(name: str) -> str:
-    """A program that checks the kit; the test is skipped where there is none."""
+    """A program that checks the kit; the test is skipped if it is not installed."""
     for found in (shutil.which(name), ROOT / ".venv-kit" / "bin" / name, Path.home() / "go" / "bin" / name):
         if found is not None and Path(found).exists():
             return str(found)
@@ -52,7 +52,7 @@ def program(name: str) -> str:
 
 
 def run(*command: object, cwd: Path = ROOT, stdin: str = "") -> str:
-    """What a program prints; fails the test where it does not exit with 0."""
+    """The output of a program; fails the test if it does not exit with 0."""
     ran = subprocess.run(
         [*map(str, command)], cwd=cwd, input=stdin, text=True, capture_output=True, check=False, timeout=100
     )

@@ -1,4 +1,4 @@
-"""What a page shows as output: its blocks of ```text. They are compared with what the commands print."""
+"""The output shown on a page: its blocks of ```text, compared with what the commands print."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def shown(page: Path) -> list[str]:
 
 
 def pattern_of(line: str) -> str:
-    """A line as a pattern: hex digits and numbers differ from run to run, and `...` stands for anything."""
+    """A line as a pattern: hex digits and numbers differ between runs, and `...` matches anything."""
 
     def varying(match: re.Match[str]) -> str:
         if match[0].startswith("\\"):
@@ -26,7 +26,7 @@ def pattern_of(line: str) -> str:
 
 
 def assert_printed(lines: list[str], printed: str) -> None:
-    """Each of these lines, as a pattern, is a line of what was printed."""
+    """Check that each of these lines, as a pattern, matches a printed line."""
     assert lines
     for line in lines:
         assert re.search(f"^{pattern_of(line)}$", printed, re.MULTILINE), f"{line}\nis not in:\n{printed}"

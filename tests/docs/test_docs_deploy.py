@@ -1,4 +1,4 @@
-"""What lies in deploy/ fits the project, and the programs it is written for understand it."""
+"""The files in deploy/ match the project, and are valid for their programs."""
 
 import json
 import re
@@ -14,12 +14,12 @@ from dovetail import __version__
 from dovetail.cli.main import main
 from dovetail.site.config import load_config
 from dovetail.site.config.sections import SupervisorSection
-from dovetail.site.servers import Site, Wave
+from dovetail.site.servers import ShutdownStage, Site
 
 UNITS = sorted((DEPLOY / "systemd").iterdir())
 CHART = DEPLOY / "helm" / "dovetail"
 RUNBOOK = ROOT / "docs" / "how-to" / "runbook.md"
-GRACE_S = len(Wave) * SupervisorSection().grace_s
+GRACE_S = len(ShutdownStage) * SupervisorSection().grace_s
 
 
 def settings(unit: Path) -> dict[str, str]:
@@ -73,7 +73,7 @@ def test_the_container_file_copies_what_there_is_and_the_context_holds_it():
 def test_each_role_of_the_compose_file_is_in_its_configuration():
     config = load_config(DEPLOY / "site.toml", {}).config
     roles = re.findall(r"--role, (\w+)\]", (DEPLOY / "compose.yaml").read_text())
-    names = {role: [member.name for member in Site.choose(config, [role]).members()] for role in roles}
+    names = {role: [process.name for process in Site.choose(config, [role]).processes()] for role in roles}
     assert names == {
         "hub": ["pcp/broker", "won/hub:8443", "seal"],
         "edge": ["swarm/fleet/peer", "seal"],
@@ -105,7 +105,7 @@ def test_the_configuration_of_the_chart_runs_its_role(tmp_path):
     path = tmp_path / "site.toml"
     path.write_text(re.sub("^  ", "", block, flags=re.MULTILINE))
     site = Site.choose(load_config(path, {}).config, ["hub"])
-    assert [member.name for member in site.members()] == ["pcp/broker", "seal"]
+    assert [process.name for process in site.processes()] == ["pcp/broker", "seal"]
     assert site.config.supervisor.metrics == "0.0.0.0:9140"
 
 
@@ -121,7 +121,7 @@ def test_helm_renders_the_chart_and_kubernetes_knows_all_of_it(tmp_path):
     plain = tmp_path / "plain.yaml"
     plain.write_text(run(*render, "--set", ALL[2]))
     assert plain.read_text().count("kind: StatefulSet") == 2
-    # the kinds of the Prometheus operator are none of Kubernetes' own: only rendered here
+    # Kubernetes does not know the kinds of the Prometheus operator: only rendered here
     operated = run(*render, *(word for value in ALL for word in ("--set", value)))
     assert operated.count("kind: PodMonitor") == 2
     assert operated.count("- alert: ") == len(kit.rules())
@@ -185,7 +185,7 @@ for line in sys.stdin:
 
 
 def test_grafanas_own_types_know_every_field_of_the_dashboards():
-    """What they do not know, they drop."""
+    """They drop fields that they do not know."""
     python = Path(program("check-jsonschema")).parent / "python"
     given = [json.loads(path.read_text()) for path in kit.DASHBOARDS]
     answer = run(python, "-c", GRAFANA, stdin="".join(json.dumps(each) + "\n" for each in given))

@@ -1,4 +1,4 @@
-"""The commands in the documentation run, in the order in which they stand there."""
+"""The commands in the documentation run, in page order."""
 
 import contextlib
 import io
@@ -7,9 +7,11 @@ import shlex
 from pathlib import Path
 
 import pytest
+import typer
 
 import dovetail
 from docs.shown import shown
+from dovetail.cli import main as cli
 from dovetail.cli.main import main
 
 ROOT = Path(__file__).parents[2]
@@ -57,7 +59,7 @@ def test_examples_run(page, tmp_path, monkeypatch):
 
 
 def test_what_pages_show_as_output_is_compared_by_a_test():
-    """A page with a block of ```text is one of those whose commands a test runs: add the test, then the page here."""
+    """A page with a block of ```text is one whose commands a test runs: add the test, then the page here."""
     pages = [page for page in (ROOT / "docs").rglob("*.md") if shown(page)]
     compared = {"tutorial/three-fabrics.md", "tutorial/prove-it.md", "how-to/operate.md", "how-to/keys.md"}
     assert {str(page.relative_to(ROOT / "docs")) for page in pages} == compared
@@ -75,3 +77,41 @@ def test_what_the_reference_of_python_names_is_there():
     assert set(names) <= set(dovetail.__all__)
     missing = [name for name in dovetail.__all__ if not re.search(rf"\b{name}\b", page)]
     assert missing == ["__version__"]
+
+
+_ROOT = typer.main.get_group(cli.root)
+_NAMED = re.compile(r"(?:^ {4,}|`)(?:\.venv/bin/)?dovetail ((?:[^`\n]|\\\n)+)", re.MULTILINE)
+
+
+def named_commands(page: Path) -> list[str]:
+    """Commands on a page, in blocks and in sentences, with their lines joined."""
+    found = [text.replace("\\\n", " ") for text in _NAMED.findall(page.read_text())]
+    return [text for text in found if text != "won message v1"]  # not a command: the prefix of signed data
+
+
+def unknown_words(text: str) -> list[str]:
+    """The parts of a command that the command line does not know: noun, verb, or option."""
+    text = re.sub(r"\$\(.*?\)|\s(#|\||>|&&).*", "", text.strip()).replace("/--", " --")
+    words = re.split(r"\s+", text)
+    command = _ROOT
+    context = typer.Context(_ROOT)
+    while words and hasattr(command, "get_command"):
+        name = words.pop(0)
+        if not re.fullmatch(r"[a-z][a-z0-9-]*", name):  # a placeholder, or an option of the root
+            return []
+        command = command.get_command(context, name)
+        if command is None:
+            return [name]
+    options = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+    asked = {word.partition("=")[0].rstrip(".,;:)|]") for word in words if re.match(r"-{1,2}[a-z]", word.lstrip("["))}
+    return sorted({option.lstrip("[") for option in asked} - options - {"--help", "-h"})
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda page: page.name
+)
+def test_every_command_and_option_that_a_page_names_exists(page):
+    if page.name == "cli.md":  # generated from the commands
+        return
+    unknown = {text: words for text in named_commands(page) if (words := unknown_words(text))}
+    assert unknown == {}

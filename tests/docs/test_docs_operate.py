@@ -1,4 +1,4 @@
-"""The configurations in the page on operating are valid, and run what the page says; `up` prints what it shows."""
+"""The configurations on the operations page are valid and run what the page says; `up` prints what it shows."""
 
 import os
 import re
@@ -36,12 +36,12 @@ def test_the_short_file_runs_the_same_as_the_example(tmp_path):
     from dovetail.site.config.schema import example_text
 
     short, example = load(FILES[0], tmp_path), load(example_text(Config), tmp_path)
-    assert short.members() == example.members()
+    assert short.processes() == example.processes()
 
 
 def test_the_roles_of_the_page_run_what_it_says(tmp_path):
-    assert [member.name for member in load(FILES[1], tmp_path, "hub").members()] == ["pcp/broker", "seal"]
-    names = [member.name for member in load(FILES[1], tmp_path, "edge", "analysis").members()]
+    assert [process.name for process in load(FILES[1], tmp_path, "hub").processes()] == ["pcp/broker", "seal"]
+    names = [process.name for process in load(FILES[1], tmp_path, "edge", "analysis").processes()]
     assert names == ["swarm/fleet/peer", "seal", "audit"]
 
 

@@ -1,4 +1,4 @@
-"""The pages made from the code are current, and the others point at things that exist."""
+"""The generated pages are current, and the others refer to things that exist."""
 
 import importlib.util
 import re

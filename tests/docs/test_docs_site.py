@@ -1,6 +1,6 @@
-"""The documentation site builds without a warning, every link and anchor in it leads somewhere, it needs no server.
+"""The documentation site builds without a warning, every link and anchor resolves, it needs no server.
 
-`make site` installs what it is built with; without that these tests are skipped.
+`make site` installs the tools it needs; without them these tests are skipped.
 """
 
 from __future__ import annotations

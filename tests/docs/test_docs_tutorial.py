@@ -1,7 +1,7 @@
-"""The tutorial over three fabrics: every command of the page, in order, in a new directory; it prints what it says.
+"""The tutorial over three fabrics: runs every command of the page, in order, in a new directory; checks the output.
 
-The page becomes one shell script. What the page wants in another terminal runs beside it, and the next command comes
-when that is ready, as it does for a person. Ports are replaced by free ones.
+The page becomes one shell script. Programs for another terminal run in the background, and the next command runs when
+they are ready, as for a person. Ports are replaced by free ones.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "tutorial" / "three-fabrics.md"
 TCP, UDP = ("8142", "8443", "8444"), ("4711", "4712", "4713")
 READY = {"up": "processes run;", "pcp": "Ctrl-C ends it"}
-"""What a program in another terminal says when the reader goes on."""
+"""What a program in another terminal prints before the reader continues."""
 _STOP = "## 6. Seal"
 _LINE = re.compile(r"^    (\S.*)$|^(## .*)$", re.MULTILINE)
 _FILE = re.compile(r"```toml\n(.*?)```", re.DOTALL)
@@ -56,7 +56,7 @@ def script_of(page: str) -> str:
 
 @pytest.fixture
 def directory():
-    """A directory with a short path: that of a peer's control socket is limited."""
+    """A directory with a short path: the path of a peer's control socket is limited."""
     with tempfile.TemporaryDirectory(prefix="tut") as name:
         yield Path(name)
 

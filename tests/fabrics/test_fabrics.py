@@ -1,4 +1,4 @@
-"""The registry, and what holds for every fabric in it."""
+"""The registry, and what is true of every fabric in it."""
 
 import subprocess
 import sys

@@ -48,7 +48,7 @@ class ToyFabric(Fabric):
         return {"error": "malformed", "detail": "no card"} if match is None else {"text": match[6].decode()}
 
     def not_proven(self, stage: Stage) -> str | None:
-        """Nobody watches the letter box."""
+        """No one watches the letter box."""
         return "that anybody looked into the letter box" if stage is Stage.DELIVERED else None
 
     def show_key(self, key: bytes) -> str:

@@ -1,9 +1,10 @@
-"""`python -m jepsen [--seconds N] [--seed N] [FABRIC...]`: exit code 3 if something was lost and not named."""
+"""`python -m jepsen [--seconds N] [--seed N] [--out DIR] [FABRIC...]`: exit code 3 if a loss is not named."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import sys
 import tempfile
 from pathlib import Path
@@ -19,12 +20,18 @@ def main() -> int:
     parser.add_argument("fabric", nargs="*", metavar="FABRIC", help="pcp, won or swarm; all by default")
     parser.add_argument("--seconds", type=float, default=180)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", type=Path, help="keep journals, logs, lake and tables in this directory")
     arguments = parser.parse_args()
     is_fine = True
     for name in arguments.fabric or FABRICS:
-        with tempfile.TemporaryDirectory(prefix=f"jepsen-{name}-") as folder:
-            seen = asyncio.run(FABRICS[name](Path(folder), arguments.seconds, arguments.seed))
-            verdict = judge(seen, Path(folder))
+        with contextlib.ExitStack() as stack:
+            if arguments.out is not None:
+                folder = arguments.out / name
+                folder.mkdir(parents=True)
+            else:
+                folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=f"jepsen-{name}-")))
+            seen = asyncio.run(FABRICS[name](folder, arguments.seconds, arguments.seed))
+            verdict = judge(seen, folder)
         sys.stdout.write(verdict.text() + "\n")
         sys.stdout.flush()
         is_fine = is_fine and verdict.is_fine

@@ -1,4 +1,4 @@
-"""What is broken: server processes, the network between them, and their disk."""
+"""What gets broken: server processes, the network between them, and their disk."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ READY_S = 60
 
 
 class Server:
-    """One `dovetail ... serve`, which says in one JSON line that it is ready."""
+    """One `dovetail ... serve`, which reports in one JSON line that it is ready."""
 
     def __init__(self, arguments: Sequence[str | Path], log: Path) -> None:
         self.arguments = [str(argument) for argument in arguments]
@@ -29,7 +29,7 @@ class Server:
         self.ready: dict[str, object] = {}
 
     async def start(self) -> None:
-        """Run it; a server that cannot start while its disk is full is tried again."""
+        """Run it; retries while its disk is full."""
         async with asyncio.timeout(READY_S):
             while True:
                 with self._log.open("ab") as log:
@@ -52,7 +52,7 @@ class Server:
         await self.process.wait()
 
     async def freeze(self, seconds: float) -> None:
-        """SIGSTOP, and SIGCONT after a while."""
+        """SIGSTOP, then SIGCONT after a while."""
         self.process.send_signal(signal.SIGSTOP)
         await asyncio.sleep(seconds)
         self.process.send_signal(signal.SIGCONT)
@@ -70,7 +70,7 @@ class Server:
 
 
 class Relay:
-    """A port in front of a server, which can be cut: what passes is lost, and then every connection breaks."""
+    """A port in front of a server that can be cut: traffic is lost, and then every connection breaks."""
 
     def __init__(self) -> None:
         self.port = 0
@@ -86,7 +86,7 @@ class Relay:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def cut(self, seconds: float) -> None:
-        """Nothing gets through for a while, and nobody is told; then the connections are reset."""
+        """Drop all traffic for a while, silently; then reset the connections."""
         self._is_cut = True
         await asyncio.sleep(seconds)
         for writer in tuple(self._writers):
@@ -131,7 +131,7 @@ class Relay:
 
 
 class Disk:
-    """A small disk for journals that can be filled: a tmpfs, where we may mount one; else it never fills."""
+    """A small disk for journals that can be filled: a tmpfs, if we may mount one; else it never fills."""
 
     def __init__(self, path: Path, size_mb: int = 256) -> None:
         self.path = path
@@ -140,7 +140,7 @@ class Disk:
         self.is_small = os.geteuid() == 0 and subprocess.run(command, check=False, capture_output=True).returncode == 0
 
     async def fill(self, seconds: float) -> None:
-        """No byte is free for a while."""
+        """Leave no byte free for a while."""
         if not self.is_small:
             return
         filler = self.path / "filler"
@@ -161,7 +161,7 @@ class Disk:
 async def break_things(
     servers: Sequence[Server], relays: Sequence[Relay], disk: Disk, seconds: float, seed: int
 ) -> str:
-    """One fault after the other until the time is over; how many of each."""
+    """Inject one fault after another until the time is over; returns how many of each."""
     chance, loop = random.Random(seed), asyncio.get_running_loop()
     counts = {"kill": 0, "freeze": 0, "cut": 0, "full disk": 0}
     due: list[str] = []

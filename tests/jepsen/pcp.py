@@ -18,7 +18,7 @@ TYPE, ANSWER = "http://example.com/jepsen", "http://example.com/jepsen-answer"
 
 
 async def run(directory: Path, seconds: float, seed: int) -> Seen:
-    """Traffic under faults; what became of it."""
+    """Run traffic under faults; returns what clients saw."""
     seen = Seen("pcp", journals=[directory / "broker.journal"])
     disk = Disk(directory / "disk")
     journal = disk.path / "broker.journal"
@@ -40,7 +40,7 @@ async def run(directory: Path, seconds: float, seed: int) -> Seen:
             stopping.set()
             await asyncio.wait(speaking)
             await asyncio.sleep(TTL_MS / 1000 + 4)
-            # one message after all lifetimes, so that the journal reaches beyond them
+            # one message after all lifetimes, so that the journal reaches past them
             await _speak(relays[1].port, CONTROLLERS, seen, None)
             for task in listening:
                 task.cancel()
@@ -66,7 +66,7 @@ async def _listen(port: int, number: int, seen: Seen) -> None:
 
 
 async def _speak(port: int, number: int, seen: Seen, stopping: asyncio.Event | None) -> None:
-    """Until told to stop, or once."""
+    """Send until told to stop, or once."""
     targets = [f"pcp://agent{n}/agent" for n in range(AGENTS)]
     async with PcpClient(f"ws://127.0.0.1:{port}/pcp", f"pcp://control{number}/controller") as client:
         count = 0

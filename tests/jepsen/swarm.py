@@ -7,11 +7,11 @@ import contextlib
 import random
 from pathlib import Path
 
+from dovetail.api.swarm import SwarmPeer
 from dovetail.demo.relays import LossyRelay
 from dovetail.journal.reader import JournalReader
 from dovetail.model.errors import DovetailError
 from dovetail.model.hop import Stage
-from dovetail.runtime.swarm_control import CONTROL_FILE, Request, request
 from jepsen.machine import Disk, Server, break_things
 from jepsen.verdict import Seen
 
@@ -22,7 +22,7 @@ AGREEMENT = 'name = "jepsen"\nwork = 1000\nmax_ttl_epochs = 1000\n'
 
 
 async def run(directory: Path, seconds: float, seed: int) -> Seen:
-    """Traffic under faults; what became of it."""
+    """Run traffic under faults; returns what clients saw."""
     settings = directory / "swarm.toml"
     settings.write_text(AGREEMENT)
     seen = Seen("swarm", audit_options=["--swarm", str(settings)])
@@ -78,9 +78,8 @@ async def _publish(home: Path, seen: Seen, published: set[str], stopping: asynci
     number = 0
     while not stopping.is_set():
         number += 1
-        asked = Request("publish", f"{home.name} {number}".encode().hex(), 60)
-        with contextlib.suppress(DovetailError, OSError, ValueError, KeyError, IndexError):
+        with contextlib.suppress(DovetailError):
             seen.sent += 1
-            answers = await asyncio.to_thread(lambda asked=asked: list(request(home / CONTROL_FILE, asked)))
-            published.add(answers[-1]["address"])
+            async with SwarmPeer(home) as peer:
+                published.add((await peer.publish(f"{home.name} {number}", ttl_epochs=60)).address)
         await asyncio.sleep(0.2)

@@ -1,4 +1,4 @@
-"""Compares what clients saw with what the audit says of every acknowledged message and recipient."""
+"""Compares what clients saw with what the audit says about every acknowledged message and recipient."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jepsen.machine import ENVIRONMENT
 
 ARRIVED = ("delivered", "handed_over")
 UNSURE = ("interrupted",)
-"""Reasons that say themselves that a message may have arrived."""
+"""Reasons that mean a message may have arrived."""
 QUIET = ("note",)
 
 Key = tuple[str, str]
@@ -66,13 +66,23 @@ class Verdict:
 
 
 def judge(seen: Seen, directory: Path) -> Verdict:
-    """Seal the journals, audit them, and hold the answers against what was seen."""
+    """Seal the journals, audit them, and compare the results with what was seen."""
     lake, out = directory / "lake", directory / "tables"
     for journal in seen.journals:
         _dovetail("journal", "seal", journal, "--lake", lake)
     as_of = (dt.datetime.now(dt.UTC) + dt.timedelta(minutes=2)).strftime("%Y-%m-%dT%H:%M:%S")
     _dovetail(
-        "audit", "run", lake, "--tables", out, "--patience", "1", "--as-of", as_of, *seen.audit_options, codes=(0, 3)
+        "audit",
+        "run",
+        lake,
+        "--tables",
+        out,
+        "--loss-timeout",
+        "1",
+        "--as-of",
+        as_of,
+        *seen.audit_options,
+        codes=(0, 3),
     )
     names = {row["message"]: row["id"] for row in _rows(out, "messages") if row["fabric"] == seen.fabric}
     told = {}

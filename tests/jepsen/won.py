@@ -23,7 +23,7 @@ QUICK = WonSettings(retry_ms=50, max_retry_ms=500)
 
 
 async def run(directory: Path, seconds: float, seed: int) -> Seen:
-    """Traffic under faults; what became of it."""
+    """Run traffic under faults; returns what clients saw."""
     seen = Seen("won")
     disk = Disk(directory / "disk")
     keys = directory / "keys"
@@ -91,7 +91,7 @@ async def run(directory: Path, seconds: float, seed: int) -> Seen:
 
 
 def _taken(home: OwnerHome) -> Counter[str]:
-    """The messages that an owner's client took, by its own journal."""
+    """The messages that an owner's client took, from its own journal."""
     with JournalReader.open(home.journal_path) as reader:
         return Counter(won_uri(hop.message) for hop in reader.hops() if hop.stage is Stage.ACCEPTED)
 

@@ -1,7 +1,7 @@
-"""A file system for SQLite that remembers every write and fsync, so that a power cut can be staged after any of them.
+"""A file system for SQLite that records every write and fsync, so that a power cut can be staged after any of them.
 
 The real work is done by SQLite's own VFS. Every operation that changes a file is also logged; `disk_after` then builds
-the disk as it may look when the power goes after the n-th operation: what was fsynced is there, of the rest any part.
+the disk as it may look after a power cut at the n-th operation: fsynced data is there, and any part of the rest.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class _Vfs(apsw.VFS):
 
 
 class Adapter:
-    """An apsw connection that behaves and fails as the sqlite3 module's does."""
+    """An apsw connection that behaves and fails like the sqlite3 module's."""
 
     def __init__(self, connection: apsw.Connection, vfs: _Vfs) -> None:
         self._connection = connection
@@ -127,7 +127,7 @@ class Adapter:
         return self._run(self._connection.execute, sql)
 
     def close(self):
-        # the module's close tells of no error either
+        # the module's close reports no error either
         with contextlib.suppress(apsw.Error):
             self._connection.close()
         self._vfs.unregister()

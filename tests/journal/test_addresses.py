@@ -22,7 +22,7 @@ def addresses(first, count):
 
 
 class Database:
-    """Rows as a journal's reader gives them."""
+    """Rows as a journal's reader returns them."""
 
     def __init__(self):
         self.connection = sqlite3.connect(":memory:", isolation_level=None)
@@ -72,7 +72,7 @@ def test_buckets_hold_every_entry_once_in_the_order_of_the_numbers():
 
 
 def test_a_match_across_two_entries_is_none():
-    # the last byte of a number and the first of the next prefix read like the prefix looked for
+    # the last byte of a number and the first of the next prefix look like the wanted prefix
     entries = bytes([7, 1, 2, 3, 4, 5, 6, 7]) + (0x0709).to_bytes(8) + bytes([9, 0, 0, 0, 0, 0, 0, 0]) + bytes(8)
     assert list(search_bucket(entries, bytes([7, 9, 9]))) == []
     assert list(search_bucket(entries, bytes([7]))) == [0x0709]
@@ -182,7 +182,7 @@ def test_what_is_asked_for_together_with_known_ones_is_found_in_its_own_generati
     index = AddressIndex(database)
     known, new = addresses(0, 60), addresses(60, 3)
     add(index, database, known)
-    # ten come before the new ones and get no number: with one, the new ones would be in the next generation
+    # ten come before the new ones and get no number: otherwise the new ones would be in the next generation
     assert {*range(10)} <= {*index.ask(known[:10] + new)}
     index.add(new)
     index.accept(index.insert(database.connection))

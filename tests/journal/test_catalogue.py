@@ -1,4 +1,4 @@
-"""What a writer remembers of its messages: the newest without asking the file, the oldest not at all."""
+"""What a writer remembers of its messages: the newest without reading the file, the oldest not at all."""
 
 from __future__ import annotations
 

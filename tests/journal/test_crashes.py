@@ -20,7 +20,7 @@ LIMITS = Limits(messages_kept=8, names_kept=8, index_after_messages=10, index_af
 
 
 def workload(journal, model, acknowledged, disk):
-    """Some of everything a journal does; notes after how many disk operations which hops were acknowledged."""
+    """Some of everything a journal does; records after how many disk operations each hop was acknowledged."""
     rng = random.Random(7)
     for step in range(8):
         batch = random_observations(rng, START_US + step * 10**6, 4)
@@ -35,7 +35,7 @@ def workload(journal, model, acknowledged, disk):
 
 
 class Recording:
-    """A workload on a disk that remembers every write and fsync, to the database and to the high-water mark."""
+    """A workload on a disk that records every write and fsync, to the database and to the high-water mark."""
 
     def __init__(self, folder, durability):
         self.disk, self.acknowledged, self.signed = Disk(), [], []
@@ -71,7 +71,7 @@ class Recording:
         patch.setattr(MarkFile, "_sync", recorded_sync)
 
     def stage(self, folder, count, keep, rng):
-        """The disk after the power went behind operation `count`; the journal's path."""
+        """The disk after a power cut at operation `count`; returns the journal's path."""
         folder.mkdir()
         for name, content in self.disk.disk_after(count, keep, rng).items():
             (folder / name).write_bytes(content)
@@ -109,7 +109,7 @@ def test_with_relaxed_durability_a_power_cut_loses_nothing_signed(relaxed, tmp_p
 
 
 def check_journal(path, hops, promised, rng):
-    """It has at least what was promised, goes on, and is intact."""
+    """Check that it has at least what was promised, can be continued, and is intact."""
     with open_writer(path) as journal:
         found = list(journal.hops())
         assert len(found) >= promised, f"{promised - len(found)} acknowledged hops lost in {path}"
@@ -120,7 +120,7 @@ def check_journal(path, hops, promised, rng):
 
 
 def _fields(hop):
-    # bytes may have been purged by a later operation than the cut
+    # an operation after the cut may have purged bytes
     return hop.seq, hop.at_us, hop.stage, hop.message, hop.counterpart, hop.reason, hop.size
 
 

@@ -1,4 +1,4 @@
-"""Group commit: many callers, two durabilities, bounds, checkpoints behind the callers' back."""
+"""Group commit: many callers, two durabilities, bounds, checkpoints in the background."""
 
 import asyncio
 import logging
@@ -62,7 +62,7 @@ def test_many_threads_share_commits_and_nothing_is_lost_or_doubled(tmp_path):
 
 
 def write_soon(journal, observations):
-    """Append without waiting for it."""
+    """Append without waiting."""
     journal.commit(observations, lambda _: None)
 
 
@@ -135,7 +135,7 @@ def test_relaxed_writes_are_committed_without_anybody_waiting(tmp_path):
 
 
 def stalled(path, monkey_pages=4, **options):
-    """A journal whose disk has room for nothing more, and the way to make room."""
+    """A journal whose disk is full, and a way to free space."""
     connections = []
 
     def connect(file):
@@ -195,7 +195,7 @@ def test_a_rush_is_committed_in_groups_of_bounded_size(tmp_path):
         for i in range(50):
             write_soon(journal, [observe(b"%02d" % i * (message_bytes // 2))])
         assert journal.flush() == 50, "flush waits for all that was queued before it, however many groups it is"
-        groups = [commit.body_bytes for commit in journal.reader.commits()]
+        groups = [commit.body_bytes for commit in journal.reader.commit_rows()]
         assert [hop.raw[:2] for hop in journal.hops()] == [b"%02d" % i for i in range(50)]
     assert len(groups) >= 5
     assert max(groups) <= MAX_GROUP_BYTES
@@ -221,7 +221,7 @@ def test_a_job_does_not_wait_for_room_on_the_disk(tmp_path, caplog):
 
 
 class Told(queue.Queue):
-    """What was told, in order; `next` waits for it."""
+    """Callbacks in order; `next` waits for one."""
 
     def next(self):
         return self.get(timeout=30)
@@ -283,6 +283,7 @@ def test_commit_waits_for_a_full_disk_and_says_so_once_at_each_end(tmp_path, cap
         journal.flush()
         assert journal.stalled is None
         assert [hop.size for hop in journal.hops()] == [100_000]
+        assert journal.wait_times.sum_s > journal.commit_times.sum_s, "what was tried in vain was waited for too"
     assert [(record.levelname, record.getMessage().partition(": ")[2][:8]) for record in caplog.records] == [
         ("WARNING", "waiting,"),
         ("WARNING", "written "),
@@ -483,7 +484,7 @@ def test_a_checkpoint_reads_no_hop_back(tmp_path, monkeypatch):
     with open_journal(tmp_path / "a.journal", checkpoint_interval_s=3600) as journal:
         for number in range(3):
             journal.append([observe(b"%d %d" % (number, i)) for i in range(700)])
-        monkeypatch.setattr("dovetail.journal.reader.decode_runs", None)
+        monkeypatch.setattr("dovetail.journal.reader.JournalReader.commit_rows", None)
         assert journal.checkpoint().size == 2100
     monkeypatch.undo()
     assert verify_journal(tmp_path / "a.journal").committed == 2100

@@ -1,4 +1,4 @@
-"""The bytes of a leaf entry, as the reference page has them."""
+"""The bytes of a leaf entry, as on the reference page."""
 
 import re
 from pathlib import Path
@@ -62,12 +62,12 @@ def test_name_ids_survive_packing(ids):
 
 def test_damaged_runs_are_named_by_their_range():
     blob = encode_runs([(1, 2, 0, 0, None)])
-    with pytest.raises(JournalDamaged, match="hops 10 to 12: checksum"):
-        decode_runs(blob, 1, 10, 3)
+    with pytest.raises(JournalDamaged, match="hops 10 to 12: "):
+        decode_runs(blob[:-1], 10, 3)
 
 
 def test_codes_are_permanent():
-    """Journals keep codes: a code that changes its meaning rewrites history."""
+    """Journals store codes: a code that changes its meaning rewrites history."""
     assert [(stage.value, stage.code) for stage in Stage][:3] == [("created", 1), ("accepted", 2), ("rejected", 3)]
     for codes in ([stage.code for stage in Stage], [reason.code for reason in Reason]):
         assert len(codes) == len(set(codes))

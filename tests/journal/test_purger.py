@@ -1,16 +1,18 @@
 import sqlite3
+import threading
 import zlib
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from dovetail.fabrics import fabric_of
 from dovetail.journal.journal import Journal
-from dovetail.journal.purger import purge_expired
+from dovetail.journal.purger import purge_expired, start_purging
 from dovetail.journal.verify import verify_journal
 from dovetail.journal.writer import JournalWriter
+from dovetail.lake.head import read_head
 from dovetail.lake.seal import seal_journal
-from dovetail.lake.snapshot import read_head
 from dovetail.lake.store import LocalStore
 from dovetail.model.address import address_of
 from dovetail.model.fabric import Agreement
@@ -46,8 +48,12 @@ def kept(journal: Journal) -> set[bytes]:
     return {raw for raw in (EXPIRED, LIVES, b"for ever") if journal.raw(address_of(raw)) == raw}
 
 
+def sealed(root: Path) -> int:
+    return read_head(LocalStore(root / "lake"), SIGNER.verifier).end
+
+
 def test_nothing_goes_before_it_is_sealed(journal, tmp_path):
-    assert purge_expired(journal, read_head(LocalStore(tmp_path / "lake"), SERVER).end, START_US + HOUR_US) == 0
+    assert purge_expired(journal, sealed(tmp_path), START_US + HOUR_US) == 0
     assert len(kept(journal)) == 3
 
 
@@ -55,12 +61,32 @@ def test_what_is_expired_and_sealed_goes_while_the_journal_is_open(journal, tmp_
     journal.checkpoint()
     seal_journal(journal.path, LocalStore(tmp_path / "lake"))
     journal.append([observe(b"too new to go", expires_us=START_US + 1)])
-    assert purge_expired(journal, read_head(LocalStore(tmp_path / "lake"), SERVER).end, START_US + HOUR_US) == 1
+    assert purge_expired(journal, sealed(tmp_path), START_US + HOUR_US) == 1
     assert kept(journal) == {LIVES, b"for ever"}
     assert journal.raw(address_of(TOO_NEW)) == TOO_NEW
     assert [hop.stage for hop in journal.hops_of(address_of(EXPIRED))] == [Stage.ACCEPTED, Stage.PURGED]
-    assert purge_expired(journal, read_head(LocalStore(tmp_path / "lake"), SERVER).end, START_US + HOUR_US) == 0
+    assert purge_expired(journal, sealed(tmp_path), START_US + HOUR_US) == 0
     assert verify_journal(journal.path).is_intact
+
+
+def test_purging_ends_with_its_journal_and_says_nothing(tmp_path, caplog):
+    asked = threading.Event()
+
+    def sealed_end() -> int:
+        asked.set()
+        journal.wait_closing(10)  # so that the journal is closed while a purge is under way
+        return 0
+
+    before = set(threading.enumerate())
+    with Journal.open(tmp_path / "a.journal", server=SERVER, signer=SIGNER) as journal:
+        start_purging(journal, sealed_end, interval_s=0.001, now_us=lambda: START_US)
+        start_purging(journal, lambda: 0, interval_s=3600, now_us=lambda: START_US)
+        assert asked.wait(10)
+        purging = {thread for thread in threading.enumerate() if thread.name.startswith("purge")} - before
+    for thread in purging:
+        thread.join(10)
+    assert [len(purging), *(thread.is_alive() for thread in purging)] == [2, False, False]
+    assert caplog.records == []
 
 
 def test_an_expiry_that_was_changed_destroys_nothing_and_is_found(journal, tmp_path):

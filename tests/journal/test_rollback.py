@@ -1,4 +1,4 @@
-"""Journals that lost their end, or are old copies: every one keeps all acknowledged hops, or is refused and named."""
+"""Journals that lost their end, or are old copies: each keeps all acknowledged hops, or is refused and named."""
 
 import random
 import shutil
@@ -45,7 +45,7 @@ def copy(killed, folder):
 
 
 def outcome(path, hops):
-    """`whole` where all acknowledged hops are there and the server goes on, else `refused`; anything else fails."""
+    """`whole` if all acknowledged hops are there and the server continues, else `refused`; anything else fails."""
     try:
         findings = verify_journal(path).findings
     except JournalError as error:

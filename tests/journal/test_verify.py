@@ -1,4 +1,4 @@
-"""Tampering: each single change of a small journal is reported; untouched journals give no alarm."""
+"""Tampering: each single change of a small journal is reported; untouched journals raise no alarm."""
 
 import itertools
 import random
@@ -73,7 +73,7 @@ def original(tmp_path_factory):
 
 
 def copies(original, tmp_path):
-    """A function that applies a statement to a fresh copy and tells what verifying it finds."""
+    """A function that applies a statement to a fresh copy and returns what verification finds."""
     numbers = itertools.count()
 
     def findings(statement, *parameters):
@@ -238,7 +238,7 @@ def test_the_changed_row_is_named(original, tmp_path):
 
 
 def test_a_forger_without_the_key_cannot_hide_a_change(original, tmp_path):
-    """A journal made anew under another key is sound in itself; only trust in the key tells."""
+    """A journal rewritten under another key is consistent in itself; only trust in the key reveals it."""
     forger = Signer(SERVER, Ed25519PrivateKey.from_private_bytes(bytes(32)))
     path = tmp_path / "forged.journal"
     with JournalWriter.open(path, server=SERVER, signer=forger) as journal:

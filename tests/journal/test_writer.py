@@ -203,7 +203,7 @@ def _assert_lookups(reader, model):
 def test_a_lookup_reads_each_row_behind_the_index_once(tmp_path, monkeypatch):
     read = []
     decode = reader_module.decode_block
-    monkeypatch.setattr(reader_module, "decode_block", lambda *row: read.append(row[0]) or decode(*row))
+    monkeypatch.setattr(reader_module, "decode_block", lambda row: read.append(row) or decode(row))
     with open_writer(tmp_path / "a.journal") as journal, JournalReader.open(tmp_path / "a.journal") as reader:
         texts = [b"message %d" % number for number in range(60)]
         for start in range(0, 50, 10):
@@ -213,7 +213,7 @@ def test_a_lookup_reads_each_row_behind_the_index_once(tmp_path, monkeypatch):
             for text in texts[: start + 10]:
                 read.clear()
                 assert [row.raw for row in reader.find(address_of(text))] == [text]
-                # what is new, the last row again to see that nothing is, and the row of the message
+                # new rows, the last row again to see that there are no more, and the row of the message
                 assert len(read) <= 3
         journal.index()
         assert reader.find(address_of(texts[44]))[0].raw == texts[44]
@@ -229,7 +229,7 @@ def test_a_group_of_new_messages_lies_in_the_file_as_if_something_in_it_were_kno
         observe(b"text %d" % number, Stage.ACCEPTED, f"pcp://host{number % 3}/agent", at_us=START_US + number % 4)
         for number in range(12)
     ]
-    if server != SERVER:  # of a won message the bytes are not what the address is the hash of
+    if server != SERVER:  # the address of a won message is not the hash of its bytes
         group.append(Observation(at_us=START_US, stage=Stage.CREATED, message=address_of(b"canonical"), raw=b"as sent"))
     blocks = []
     for name, repeated in (("plain", []), ("repeating", [observe(b"text 3", Stage.DELIVERED)])):
@@ -237,7 +237,7 @@ def test_a_group_of_new_messages_lies_in_the_file_as_if_something_in_it_were_kno
             journal.append(group + repeated)
             (block,) = journal.reader.message_blocks()
             (commit,) = journal.reader.commits()
-            blocks.append((block, commit.body_bytes, commit.runs[: len(group)], list(journal.hops(0, len(group)))))
+            blocks.append((block, commit.row.body_bytes, commit.runs[: len(group)], list(journal.hops(0, len(group)))))
     assert blocks[0] == blocks[1]
     digests = {message.digest for message in blocks[0][0].messages}
     assert digests == ({b""} if server == SERVER else {b"", hashlib.sha256(b"as sent").digest()})
@@ -288,7 +288,7 @@ def test_what_is_signed_is_the_tree_over_the_rows(tmp_path, seed):
             if rng.random() < 0.2:
                 leaves = b"".join(JournalTree(journal.reader).leaf_hashes(0, journal.size))
                 assert journal.checkpoint().root == root_of(split_hashes(leaves))
-    # without a checkpoint at closing: the hops behind the last one are hashed again
+    # no checkpoint on close: the hops after the last one are hashed again
     with open_writer(tmp_path / "a.journal") as journal:
         journal.append([observe(b"last")])
         leaves = b"".join(JournalTree(journal.reader).leaf_hashes(0, journal.size))

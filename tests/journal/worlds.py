@@ -26,7 +26,7 @@ def open_writer(path: Path, **options) -> JournalWriter:
 
 
 def expiring(text: bytes, expires_us: int) -> bytes:
-    """The bytes of a message with this text that states when it expires."""
+    """The bytes of a message with this text and an expiry."""
     number = str(uuid.UUID(bytes=address_of(text)[:16], version=4))
     return encode_frame(Envelope(number, "http://example/work", time_text(expires_us), ["pcp://b/agent"], SERVER), text)
 
@@ -34,7 +34,7 @@ def expiring(text: bytes, expires_us: int) -> bytes:
 def observe(
     text: bytes, stage: Stage = Stage.ACCEPTED, *counterparts: str, at_us: int = START_US, **more
 ) -> Observation:
-    """An observation of the message whose bytes are `text`, or those that state its expiry where one is given."""
+    """An observation of the message with bytes `text`, or with an expiry if one is given."""
     if more.get("expires_us") is not None:
         text = expiring(text, more["expires_us"])
     more.setdefault("raw", text)
@@ -42,7 +42,7 @@ def observe(
 
 
 def random_observations(rng: random.Random, at_us: int, count: int) -> list[Observation]:
-    """Everything a fabric may report: repeats, fan-outs, refusals, cut evidence, messages without bytes."""
+    """Everything a fabric may report: repeats, fan-outs, refusals, truncated evidence, messages without bytes."""
     made = []
     for _ in range(count):
         at_us += rng.choice([0, 0, 1, 1000, 2_000_000, -5000])

@@ -1,6 +1,7 @@
 import datetime
 import ssl
 import stat
+import sys
 
 import pytest
 from cryptography import x509
@@ -19,7 +20,7 @@ def authority(tmp_path):
 
 
 def handshake(client: ssl.SSLContext, server: ssl.SSLContext, host: str) -> ssl.SSLObject:
-    """A whole TLS handshake and one byte each way, in memory; the server's side is returned."""
+    """A complete TLS handshake and one byte each way, in memory; returns the server's side."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     client_side = client.wrap_bio(to_client, to_server, server_hostname=host)
     server_side = server.wrap_bio(to_server, to_client, server_side=True)
@@ -56,7 +57,7 @@ def client_context(directory, name: str) -> ssl.SSLContext:
 
 @pytest.fixture
 def valid_now(tmp_path):
-    """A CA whose certificates are valid at the real time, which TLS looks at."""
+    """A CA whose certificates are valid at the real time, which TLS checks."""
     authority = create_authority(tmp_path / "keys", "Test CA")
     authority.issue("broker.example", CertificateKind.SERVER, Names(ip=["127.0.0.1"], dns=["broker.example"]))
     authority.issue("agent-1", CertificateKind.CLIENT, Names())
@@ -85,7 +86,7 @@ def test_a_peer_is_both(valid_now):
     server = server_context(directory, "node.example")
     side = handshake(client_context(directory, "node.example"), server, "node.example")
     assert side.getpeercert()["subject"] == ((("commonName", "node.example"),),)
-    # a client certificate is not one of a server
+    # a client certificate is not valid for a server
     with pytest.raises(ssl.SSLError):
         handshake(client_context(directory, "node.example"), server_context(directory, "agent-1"), "agent-1")
 
@@ -219,6 +220,37 @@ def test_a_strange_revocation_list_is_not_signed_anew(authority, tmp_path):
         authority.write_revocation_list(now=NOW)
 
 
+def test_ctrl_c_at_any_call_is_a_ctrl_c(authority):
+    """Also where `cryptography` calls Python and would take the interrupt for a wrong signature."""
+    _, path = authority.issue("a", CertificateKind.CLIENT, Names(), now=NOW)
+    certificate = load_certificate(path)
+    files = set(authority.directory.iterdir())
+    number, is_done = 0, False
+    while not is_done:
+        number += 1
+        left = number
+
+        def interrupt(frame, event, _argument):
+            nonlocal left
+            left -= event == "call" and frame.f_code.co_name != "<genexpr>"  # the end of one raises nothing
+            if left == 0:
+                raise KeyboardInterrupt
+
+        sys.setprofile(interrupt)
+        try:
+            authority.revoke(certificate, now=NOW)
+            is_done = True
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.setprofile(None)
+        assert set(authority.directory.iterdir()) == files
+        assert load_revocation_list(authority.directory / "crl.pem").is_signature_valid(
+            authority.certificate.public_key()
+        )
+    assert number > 30
+
+
 def test_a_ca_is_loaded_with_its_own_key_only(authority, tmp_path):
     assert load_authority(authority.directory).certificate == authority.certificate
     other = create_authority(tmp_path / "other", "Other CA", now=NOW)
@@ -234,3 +266,27 @@ def test_no_ca_is_said_with_what_to_do(tmp_path):
 
 def test_the_private_key_shows_in_no_repr(authority):
     assert "private_key=" not in repr(authority)
+
+
+def test_renewal_issues_what_is_about_to_end_again_with_the_same_names(authority):
+    names = Names(dns=["a.example", "b.example"], ip=["127.0.0.1", "::1"], uri=["https://a.example/won"])
+    for name, kind, days in (("soon", CertificateKind.PEER, 20), ("later", CertificateKind.SERVER, 200)):
+        authority.issue(name, kind, names, days=days, now=NOW)
+    authority.issue("agent", CertificateKind.CLIENT, Names(), days=20, now=NOW)
+    other = create_authority(authority.directory.parent / "other", "Another CA", now=NOW)
+    for path in other.issue("stranger", CertificateKind.CLIENT, Names(), days=20, now=NOW):
+        path.rename(authority.directory / path.name)
+    old = {path.name: path.read_bytes() for path in authority.directory.iterdir()}
+    written = authority.renew(within_days=30, days=365, now=NOW)
+    assert [path.name for path in written] == ["agent.key", "agent.pem", "soon.key", "soon.pem"]
+    changed = {path.name for path in authority.directory.iterdir() if path.read_bytes() != old[path.name]}
+    assert changed == {path.name for path in written}
+    before = x509.load_pem_x509_certificate(old["soon.pem"])
+    after = load_certificate(authority.directory / "soon.pem")
+    assert after.not_valid_after_utc - NOW == 365 * DAY
+    assert after.subject == before.subject
+    for kind in (x509.SubjectAlternativeName, x509.ExtendedKeyUsage):
+        assert set(after.extensions.get_extension_for_class(kind).value) == set(
+            before.extensions.get_extension_for_class(kind).value
+        )
+    assert authority.renew(within_days=30, now=NOW) == []

@@ -9,7 +9,7 @@ from dovetail.model.errors import KeyFileError
 
 @pytest.fixture(autouse=True)
 def open_umask():
-    """The weakest mask: whatever others may not do then is our own doing."""
+    """The weakest mask: any restriction is then our own doing."""
     old = os.umask(0)
     yield
     os.umask(old)

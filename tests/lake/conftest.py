@@ -1,4 +1,4 @@
-"""Stores of every kind: what a lake may be in."""
+"""Stores of every kind that a lake may be in."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def moto():
 
 @pytest.fixture(scope="session")
 def versitygw(tmp_path_factory):
-    """A real S3 server, where it is installed."""
+    """A real S3 server, if it is installed."""
     with run_versitygw(tmp_path_factory.mktemp("versitygw")) as server:
         yield server
 

@@ -1,4 +1,4 @@
-"""A store that ends its process at one call, and what runs until then."""
+"""A store that ends its process at one call, and code that runs until then."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Killed(BaseException):
 
 
 class DyingStore:
-    """Dies at one call: before it, or after its effect. From then on nothing works, not even cleaning up."""
+    """Dies at one call: before it, or after its effect. From then on nothing works, not even clean-up."""
 
     def __init__(self, inner: Store, dies_at: int, *, is_after: bool) -> None:
         self._inner, self._dies_at, self._is_after = inner, dies_at, is_after
@@ -37,7 +37,7 @@ class DyingStore:
     @contextlib.contextmanager
     def scratch(self):
         with self._inner.scratch() as directory:
-            inside = Path(tempfile.mkdtemp(dir=directory.parent))  # whoever is killed cleans nothing up
+            inside = Path(tempfile.mkdtemp(dir=directory.parent))  # a killed process cleans nothing up
         yield inside
 
     def put_file(self, key, path):
@@ -69,7 +69,7 @@ class DyingStore:
 
 
 def die(store: Store, act: Callable[[Store], object], call: int, *, is_after: bool) -> bool:
-    """Run until this call to the store; False where it ended before."""
+    """Run until this call to the store; False if it ended before."""
     try:
         act(DyingStore(store, call, is_after=is_after))
     except Killed:

@@ -1,7 +1,7 @@
-"""A generator of hostile lakes: beside honest servers one that harms its own part in every way it can think of.
+"""A generator of hostile lakes: among honest servers, one that corrupts its own part in every conceivable way.
 
-The culprit has its own key and may sign what it likes, so most of its files are announced and signed as if they were
-good. Each case is a function of a lake in a directory; `combined` puts several culprits into one lake.
+The culprit has its own key and may sign anything, so most of its files are announced and signed as if they were valid.
+Each case is a function of a lake in a directory; `combined` puts several culprits into one lake.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from audit.audit_worlds import BROKER, NODE_A, T0_US, append_and_seal, quiet_pcp, signer_of
+from dovetail.lake import rollup
 from dovetail.lake.layout import data_key, manifest_key, manifest_prefix, parse_data_key, server_slug
 from dovetail.lake.manifest import MANIFEST_FORMAT, Manifest, SealedFile, encode_manifest
 from dovetail.lake.rows import LAKE_SCHEMA
@@ -29,7 +30,7 @@ from dovetail.lake.snapshot import snapshot
 from dovetail.lake.store import LocalStore
 from dovetail.tlog.checkpoint import Checkpoint, sign_checkpoint
 from dovetail.tlog.keys import Signer
-from dovetail.tlog.tree import Frontier
+from dovetail.tlog.tree import Frontier, aligned_ranges
 
 CULPRIT = "pcp://culprit.example/server"
 HONEST = (BROKER, "pcp://second.example/server")
@@ -61,7 +62,7 @@ class Culprit:
         return pq.read_table(self.file, partitioning=None)
 
     def announce(self, data: bytes, rows: int, **changes: object) -> SealedFile:
-        """Put these bytes in the place of its first file, and sign a manifest that announces them."""
+        """Replace its first file with these bytes, and sign a manifest that announces them."""
         old = self.manifest.files[0]
         root = hashlib.sha256(data).digest()
         digest = hashlib.sha256(data).hexdigest()
@@ -82,7 +83,7 @@ class Culprit:
         return file
 
     def sign(self, files: list[SealedFile], **changes: object) -> None:
-        """A manifest over these files alone, signed by the culprit's key."""
+        """A manifest over these files alone, signed with the culprit's key."""
         signer = signer_of(self.server)
         tree = Frontier()
         for file in files:
@@ -107,10 +108,32 @@ class Culprit:
         return self.announce(path.read_bytes(), table.num_rows)
 
     def edit(self, change: Callable[[dict], None]) -> None:
-        """Change the words of its manifest, without signing it again."""
+        """Change the content of its manifest, without signing it again."""
         record = json.loads(self.manifest_path.read_text())
         change(record)
         self.manifest_path.write_text(json.dumps(record))
+
+
+def continued(
+    before: Manifest | None, signer: Signer, number: int, *, hops: int = 4, like: Manifest | None = None
+) -> Manifest:
+    """A manifest of other hops after those of another, or from the start, signed with this key."""
+    model = like or before
+    tree = Frontier() if before is None else before.tree()
+    files = []
+    for first, level in aligned_ranges(tree.size, tree.size + hops):
+        tree.append(hashlib.sha256(b"forged").digest(), level)
+        changes = {"first_seq": first, "rows": 1 << level, "root": hashlib.sha256(b"forged").hexdigest()}
+        path = data_key(model.server, model.fabric, DATE, first, tree.size, "0" * 8)
+        files.append(msgspec.structs.replace(model.files[0], path=path, **changes))
+    return msgspec.structs.replace(
+        model,
+        key=signer.verifier.text(),
+        checkpoint=sign_checkpoint(Checkpoint(model.server, tree.size, tree.root()), signer).note,
+        frontier=[peak.hex() for peak in tree.peaks()],
+        files=files,
+        number=number,
+    )
 
 
 def write_honest(root: Path, servers: tuple[str, ...] = HONEST) -> Path:
@@ -128,7 +151,7 @@ def add_culprit(root: Path, lake: Path, server: str = CULPRIT) -> Culprit:
 
 
 def remove_culprit(culprit: Culprit) -> None:
-    """Everything that bears its name."""
+    """Remove everything under its name."""
     slug = server_slug(culprit.server)
     for path in sorted(culprit.lake.rglob("*"), reverse=True):
         if slug in str(path.relative_to(culprit.lake)):
@@ -199,7 +222,7 @@ def _(culprit: Culprit) -> None:
     culprit.announce_table(table.append_column("extra\nline", table["server"]))
 
 
-# nulls, foreign and far-away values
+# nulls, foreign and extreme values
 
 
 def _replace(name: str, value: object, *, first_only: bool = True, kind: pa.DataType | None = None) -> Harm:
@@ -266,12 +289,12 @@ def _(culprit: Culprit) -> None:
     table = table.set_column(table.schema.get_field_index("counterpart"), "counterpart", pa.array(names))
     leaves = pa.array([leaf[:8] for leaf in hash_rows("x", table)], pa.binary())
     forged = table.set_column(table.schema.get_field_index("leaf"), LAKE_SCHEMA.field("leaf"), leaves)
-    pq.write_table(forged.cast(LAKE_SCHEMA), culprit.file)  # without any key: the manifest stays as it is
+    pq.write_table(forged.cast(LAKE_SCHEMA), culprit.file)  # without any key: the manifest stays unchanged
 
 
 @case("forged-rows-that-run-back-in-time")
 def _(culprit: Culprit) -> None:
-    """All hops rewritten with matching leaves, one of them back in time, so that a harmless finding is there too."""
+    """All hops rewritten with matching leaves, one of them back in time, so that there is a harmless finding too."""
     from dovetail.lake.rows import hash_rows
 
     table = culprit.rows()
@@ -376,7 +399,7 @@ def _(culprit: Culprit) -> None:
         file.truncate(1 << 40)
 
 
-# what is in the place of a file or manifest
+# objects in place of a file or manifest
 
 
 def _in_place(of: str, make: Callable[[Path, Culprit], object]) -> Harm:
@@ -395,7 +418,7 @@ def _honest_file(culprit: Culprit) -> Path:
 
 def _bind(path: Path, culprit: Culprit) -> None:
     directory = Path.cwd()
-    os.chdir(path.parent)  # a socket's name may not be long
+    os.chdir(path.parent)  # the path of a socket is limited
     try:
         with socket.socket(socket.AF_UNIX) as made:
             made.bind("s")
@@ -504,7 +527,7 @@ def _(culprit: Culprit) -> None:
 
 @case("rewritten-with-another-key")
 def _(culprit: Culprit) -> None:
-    """The whole of its part anew, signed by a key that somebody else made; the first manifest keeps the old one."""
+    """Its whole part rewritten and signed with a key of another party; the first manifest keeps the old one."""
     other = Signer(culprit.server, signer_of(NODE_A).private_key)
     manifest = culprit.manifest
     forged = culprit.announce(culprit.file.read_bytes(), 16)
@@ -516,6 +539,116 @@ def _(culprit: Culprit) -> None:
     culprit.manifest_path.write_text(json.dumps(record))
 
 
+# manifests behind its own, which anybody can put there
+
+
+def _somebody(server: str) -> Signer:
+    """Another key under the same name."""
+    return Signer(server, signer_of(NODE_A).private_key)
+
+
+for _name, _make in {
+    "with-another-key": lambda own: continued(own, _somebody(own.server), 1),
+    "with-another-key-far": lambda own: continued(own, _somebody(own.server), 1, hops=1 << 40),
+    "with-another-key-under-its-name": lambda own: msgspec.structs.replace(
+        continued(own, _somebody(own.server), 1), key=own.key
+    ),
+    "with-another-key-from-the-start": lambda own: continued(None, _somebody(own.server), 1, like=own),
+    "with-its-own-checkpoint": lambda own: msgspec.structs.replace(
+        own, files=[msgspec.structs.replace(file, root="11" * 32) for file in own.files], number=1
+    ),
+    "with-everything-copied": lambda own: msgspec.structs.replace(own, number=1),
+    "as-a-second-history": lambda own: continued(None, signer_of(own.server), 1, hops=16, like=own),
+}.items():
+
+    def _plant(culprit: Culprit, make: Callable[[Manifest], Manifest] = _make) -> None:
+        made = make(culprit.manifest)
+        (culprit.lake / manifest_key(culprit.server, made.number)).write_bytes(encode_manifest(made))
+
+    CASES[f"manifest-behind-it-{_name}"] = _plant
+
+
 def cases() -> Iterator[str]:
     """The names of all cases."""
     return iter(CASES)
+
+
+# roll-ups, which anybody can put there
+
+ROLLUPS: dict[str, Callable[[list[Manifest]], dict[str, bytes]]] = {}
+"""Objects to plant in the lake of a server, of whose manifests `FAN` are in a roll-up and some are not."""
+
+
+def rolled(*manifests: Manifest, **changes: object) -> bytes:
+    """The content of a roll-up of these manifests, the last of them changed."""
+    changed = [*manifests[:-1], msgspec.structs.replace(manifests[-1], **changes)] if manifests else []
+    lines = [msgspec.json.encode((manifest_key(each.server, each.number), each)) for each in changed]
+    return b"".join(line + b"\n" for line in lines)
+
+
+def _other_times(manifest: Manifest) -> list[SealedFile]:
+    return [msgspec.structs.replace(file, first_at_us=1, last_at_us=2) for file in manifest.files]
+
+
+def _plant_rollup(level: int, first: Callable[[], int], make: Callable[[list[Manifest]], bytes]) -> Callable:
+    def plant(own: list[Manifest]) -> dict[str, bytes]:
+        return {rollup.rollup_key(server_slug(own[0].server), level, first()): make(own)}
+
+    return plant
+
+
+def _newest(own: list[Manifest]) -> list[Manifest]:
+    return own[rollup.FAN :]
+
+
+for _name, _make in {
+    "empty": lambda own: b"",
+    "empty-lines": lambda own: b"\n" * 100,
+    "without-the-newest": lambda own: rolled(*_newest(own)[:-1]),
+    "without-the-oldest": lambda own: rolled(*_newest(own)[1:]),
+    "with-the-first-again": lambda own: rolled(
+        *_newest(own)[:-1], msgspec.structs.replace(own[0], number=own[-1].number)
+    ),
+    "with-other-times": lambda own: rolled(*_newest(own), files=_other_times(own[-1])),
+    "with-other-files": lambda own: rolled(*_newest(own)[:-1], continued(own[-2], _somebody(CULPRIT), own[-1].number)),
+    "that-replaces-the-others": lambda own: rolled(*_newest(own), replaces=[each.number for each in own[:-1]]),
+    "that-goes-on": lambda own: rolled(*_newest(own), continued(own[-1], _somebody(CULPRIT), own[-1].number + 1)),
+    "of-another-server": lambda own: rolled(*_newest(own)).replace(CULPRIT.encode(), BROKER.encode()),
+    "of-another-directory": lambda own: rolled(*_newest(own)).replace(server_slug(CULPRIT).encode(), b"other"),
+    "too-long": lambda own: rolled(*_newest(own)) * 500,
+    "cut": lambda own: rolled(*_newest(own))[:-20],
+    "zeros": lambda own: bytes(1000),
+    "noise": lambda own: random.Random(1).randbytes(1000),
+    "deep": lambda own: b"[" * 100_000,
+    "no-list": lambda own: b'{"key": 1}\n',
+    "no-text": lambda own: b"[1, 2]\n",
+    "no-manifest": lambda own: b'["%s", 5]\n' % manifest_key(CULPRIT, own[-1].number).encode(),
+    "null": lambda own: b"null\n",
+}.items():
+    ROLLUPS[f"newest-{_name}"] = _plant_rollup(1, lambda: rollup.FAN, _make)
+ROLLUPS["large-empty"] = _plant_rollup(2, lambda: 0, lambda own: b"")
+ROLLUPS["large-of-the-first"] = _plant_rollup(2, lambda: 0, lambda own: rolled(own[0]))
+ROLLUPS["altered-empty"] = _plant_rollup(1, lambda: 0, lambda own: b"")
+ROLLUPS["altered-times"] = _plant_rollup(
+    1, lambda: 0, lambda own: rolled(*own[1 : rollup.FAN], own[0], files=_other_times(own[0]))
+)
+for _exponent in (3, 9, 15):
+    for _level in (1, 2):
+        ROLLUPS[f"far-{_exponent}-level-{_level}"] = _plant_rollup(
+            _level, lambda exponent=_exponent: rollup.FAN**2 * 10**exponent, lambda own: b""
+        )
+ROLLUPS["all-up-to-far"] = lambda own: {
+    rollup.rollup_key(server_slug(CULPRIT), 1, number): b"" for number in range(rollup.FAN, 30 * rollup.FAN, rollup.FAN)
+}
+ROLLUPS["odd-names"] = lambda own: {
+    f"_rollups/{server_slug(CULPRIT)}/{name}": b"x"
+    for name in (
+        "x",
+        "1/x.jsonl",
+        f"1/{1:019d}.jsonl",
+        f"1/{'9' * 19}.jsonl",
+        f"2/{'9' * 19}.jsonl",
+        f"3/{0:019d}.jsonl",
+    )
+}
+ROLLUPS["of-nobody"] = lambda own: {rollup.rollup_key("nobody-00000000", 1, 0): rolled(*own)}

@@ -1,4 +1,4 @@
-"""Lakes for tests: the manifests that count, and where they are."""
+"""Lakes for tests: the active manifests, and where they are."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from dovetail.lake.store import LocalStore
 
 
 def manifests_of(lake: Path, server: str | None = None) -> list[Manifest]:
-    """The manifests that count, in the order of their hops."""
+    """The active manifests, in hop order."""
     return snapshot(LocalStore(lake), server).check().manifests()
 
 
 def manifest_files(lake: Path, server: str | None = None) -> list[Path]:
-    """The files of the manifests that count, each server's in the order of their hops."""
+    """The files of the active manifests, each server's in hop order."""
     store = LocalStore(lake)
     chosen = choose(manifest_keys(store, server), lambda key: read_manifest(store, key))
     ordered = sorted((manifest.server, manifest.first_seq, key) for key, manifest in chosen.items() if manifest)

@@ -1,9 +1,11 @@
-"""A store in memory that counts requests as an object store would: a listing is one for each thousand objects."""
+"""A store in memory that counts requests like an object store: a listing is one per thousand objects."""
 
 from __future__ import annotations
 
 import bisect
 import contextlib
+import functools
+import hashlib
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -12,7 +14,12 @@ import pyarrow as pa
 
 from dovetail.lake.store import Entry, check_key
 
-_PAGE = 1000
+PAGE = 1000
+
+
+@functools.cache
+def _tag_of(data: bytes) -> str:
+    return f'"{hashlib.md5(data).hexdigest()}"'
 
 
 class MemoryStore:
@@ -42,7 +49,7 @@ class MemoryStore:
 
     def entry(self, key: str) -> Entry:
         self.requests["head"] += 1
-        return Entry(key, len(self.objects[key]), 0.0, "")
+        return self._entry(key)
 
     def list(self, prefix: str = "", after: str = ""):
         position = max(bisect.bisect_right(self._sorted, after), bisect.bisect_left(self._sorted, prefix))
@@ -50,11 +57,14 @@ class MemoryStore:
         given = 0
         while position < len(self._sorted) and self._sorted[position].startswith(prefix):
             key = self._sorted[position]
-            if given and given % _PAGE == 0:
+            if given and given % PAGE == 0:
                 self.requests["list"] += 1
             given += 1
-            yield Entry(key, len(self.objects[key]), 0.0, "")
+            yield self._entry(key)
             position += 1
+
+    def _entry(self, key: str) -> Entry:
+        return Entry(key, len(self.objects[key]), 0.0, _tag_of(self.objects[key]))
 
     def directories(self, prefix: str):
         self.requests["list"] += 1

@@ -1,4 +1,4 @@
-"""A proxy in front of an S3 server: counts requests, and loses what it is told to lose."""
+"""A proxy in front of an S3 server: counts requests, and drops those it is told to drop."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from lake.s3_servers import S3Server, use
 _NOT_PASSED = {"connection", "transfer-encoding", "content-length", "date", "server"}
 
 Judge = Callable[[str, str], str]
-"""Method and path to what becomes of a request: `pass`, `lose` its answer, `refuse` (503) or `crash` before it."""
+"""Method and path -> what happens to a request: `pass`, `lose` its answer, `refuse` (503) or `crash` before it."""
 
 
 class Proxy(ThreadingHTTPServer):
-    """Passes requests on one by one."""
+    """Forwards requests one by one."""
 
     daemon_threads = True
 
@@ -55,7 +55,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         connection = http.client.HTTPConnection(self.server.behind.host, self.server.behind.port, timeout=60)
         try:
-            # the same Host as before, since it is signed
+            # keep the Host header, because it is signed
             connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
             for name, value in self.headers.items():
                 if name.lower() not in _NOT_PASSED - {"content-length", "date"}:
@@ -85,7 +85,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def run_proxy(behind: S3Server) -> Iterator[Proxy]:
-    """A proxy that our clients use instead of the server itself."""
+    """A proxy that our clients use instead of the server."""
     proxy = Proxy(behind)
     thread = threading.Thread(target=proxy.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()

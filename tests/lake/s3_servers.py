@@ -1,4 +1,4 @@
-"""S3 servers on loopback for tests: moto in this process, versitygw as a process where it is installed."""
+"""S3 servers on loopback for tests: moto in this process, versitygw as a process if it is installed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -40,7 +42,7 @@ class S3Server:
         }
 
     def put_unsigned(self, key: str, data: bytes = b"") -> None:
-        """Store an object under any name, also one that our own code would refuse; moto asks for no signature."""
+        """Store an object under any name, even one that our own code would refuse; moto needs no signature."""
         connection = http.client.HTTPConnection(self.host, self.port, timeout=60)
         try:
             connection.request("PUT", f"/{BUCKET}/{quote(key)}", body=data)
@@ -51,7 +53,7 @@ class S3Server:
 
 @contextlib.contextmanager
 def use(server: S3Server) -> Iterator[S3Server]:
-    """The environment of this process names the server; clients of others are forgotten."""
+    """Point the environment of this process to the server; cached clients are dropped."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in server.environ.items():
             patch.setenv(name, value)
@@ -61,12 +63,22 @@ def use(server: S3Server) -> Iterator[S3Server]:
 
 @contextlib.contextmanager
 def run_moto() -> Iterator[S3Server]:
-    from moto.server import ThreadedMotoServer
+    """One request at a time: moto checks for an object and stores it in two steps, which can interleave."""
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
+    from werkzeug.serving import make_server
 
-    running = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    running.start()
+    application = DomainDispatcherApplication(create_backend_app)
+    one_at_a_time = threading.Lock()
+
+    def answer(environ, start_response):
+        with one_at_a_time:
+            return application(environ, start_response)
+
+    running = make_server("127.0.0.1", 0, answer, threaded=True, request_handler=MotoRequestHandler)
+    thread = threading.Thread(target=running.serve_forever, daemon=True)
+    thread.start()
     try:
-        host, port = running.get_host_and_port()
+        host, port = "127.0.0.1", running.server_port
         server = S3Server(host, port)
         connection = http.client.HTTPConnection(host, port, timeout=60)
         connection.request("PUT", f"/{BUCKET}")
@@ -74,11 +86,35 @@ def run_moto() -> Iterator[S3Server]:
         connection.close()
         yield server
     finally:
-        running.stop()
+        running.shutdown()
+        running.server_close()
+        thread.join()
+
+
+@contextlib.contextmanager
+def run_moto_apart() -> Iterator[S3Server]:
+    """moto in a separate process: for clients that hold the GIL while they wait for an answer."""
+    program = (
+        "import logging, sys\n"
+        "from lake.s3_servers import run_moto\n"
+        "logging.getLogger('werkzeug').setLevel(logging.ERROR)\n"
+        "with run_moto() as server:\n"
+        "    print(server.port, flush=True)\n"
+        "    sys.stdin.read()\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None
+        try:
+            yield S3Server("127.0.0.1", int(process.stdout.readline()))
+        finally:
+            process.kill()
 
 
 def find_versitygw() -> str | None:
-    """The program, from the path or where `go install` puts it."""
+    """The program, from the PATH or where `go install` puts it."""
     return shutil.which("versitygw") or shutil.which("versitygw", path=str(Path.home() / "go" / "bin"))
 
 
@@ -115,5 +151,5 @@ def run_versitygw(directory: Path) -> Iterator[S3Server]:
 
 
 def fresh_store(name: str) -> ObjectStore:
-    """A lake of its own in the server's bucket."""
+    """A separate lake in the server's bucket."""
     return ObjectStore(BUCKET, name)

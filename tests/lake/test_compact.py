@@ -1,4 +1,4 @@
-"""Compaction and deletion: the same hops from fewer files; interrupted anywhere, readers have the old or the new."""
+"""Compaction and deletion: the same hops from fewer files; interrupted anywhere, readers see the old or the new."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DAY_S = 86_400
 
 
 def quiet_lake(root: Path, parts: int = 3) -> Path:
-    """Sealed several times on one day; the journal is beside it."""
+    """Sealed several times on one day; the journal is next to it."""
     worlds = [quiet_pcp(3, T0_US + part * 600 * SECOND, 1 + 10 * part) for part in range(parts)]
     return write_lake(root, *({BROKER: world} for world in worlds))
 
@@ -42,7 +42,7 @@ def compact(lake: Path | Store, **options):
 
 
 def rows_of(lake: Path) -> dict[tuple[str, int], dict]:
-    """Every row that the manifests announce; each hop once, from files that are all there."""
+    """Every row that the manifests announce; each hop once, from files that all exist."""
     rows = {}
     for manifest in manifests_of(lake):
         for file in manifest.files:
@@ -53,7 +53,7 @@ def rows_of(lake: Path) -> dict[tuple[str, int], dict]:
 
 
 def age(lake: Path, seconds: float) -> None:
-    """Everything in the lake was written so long ago."""
+    """Make everything in the lake this old."""
     for path in lake.rglob("*"):
         if path.is_file():
             then = path.stat().st_mtime - seconds
@@ -61,7 +61,7 @@ def age(lake: Path, seconds: float) -> None:
 
 
 def announced(lake: Path) -> set[str]:
-    """The objects that count, and their manifests."""
+    """The active objects, and their manifests."""
     return announced_keys(manifests_of(lake)) | {str(path.relative_to(lake)) for path in manifest_files(lake)}
 
 
@@ -106,7 +106,7 @@ def test_without_a_grace_time_replaced_files_go_at_once(tmp_path):
 
 def test_files_of_a_sealing_under_way_are_never_deleted(tmp_path):
     lake = quiet_lake(tmp_path)
-    # a sealing that has begun and not ended: its hops lie behind what is sealed
+    # a sealing in progress: its hops come after what is sealed
     pending = "fabric=pcp/date=2025-11-15/{}.{:019d}-{:019d}.0123abcd.parquet"
     slug = manifest_prefix(BROKER).split("/")[1]
     (lake / pending.format(slug, 18, 19)).write_bytes(b"pending")
@@ -259,14 +259,14 @@ def test_a_compaction_killed_at_any_call_leaves_the_old_or_the_new(tmp_path, is_
         lake = quiet_lake(tmp_path / str(call), 2)
         before = rows_of(lake)
         is_killed = crash(lake, call, is_after=is_after, grace_s=grace_s)
-        # a reader after the crash has every hop once, from files that are all there
+        # a reader after the crash sees every hop once, from files that all exist
         after = rows_of(lake)
         is_new = [manifest.number for manifest in manifests_of(lake)] == [2]
         assert is_new or is_killed
         assert after.keys() == before.keys()
         assert {row["raw"] for row in after.values()} == ({None} if is_new else {row["raw"] for row in before.values()})
         assert open_lake(LocalStore(lake))[0].find(before[BROKER, 0]["message"])
-        # and the next compaction ends what this one began
+        # and the next compaction completes this one
         compact(lake)
         assert {row["raw"] for row in rows_of(lake).values()} == {None}
         age(lake, ORPHAN_AGE_S + 60)
@@ -288,7 +288,7 @@ def precious(tmp_path) -> Path:
 
 
 def plant(lake: Path, precious: Path, *, is_numbered: bool) -> None:
-    """A manifest that does not count any more, whose files are somewhere else."""
+    """An inactive manifest whose files are somewhere else."""
     if is_numbered:
         (manifest,) = manifests_of(lake, BROKER)
         source, name = manifest_file(lake, manifest), f"{0:019d}"

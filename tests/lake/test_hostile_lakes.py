@@ -1,4 +1,4 @@
-"""Hostile lakes without Spark: every file is looked at within bounds, every culprit named, nobody else concerned."""
+"""Hostile lakes without Spark: every file is inspected within bounds, every culprit named, no one else affected."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import shutil
 import struct
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from audit.audit_worlds import SECOND, T0_US, append_and_seal, quiet_pcp
+from dovetail.audit.active_manifests import active_facts, false_manifests
 from dovetail.audit.ingest_log import (
     BatchFacts,
     FileFact,
@@ -24,8 +26,8 @@ from dovetail.audit.ingest_log import (
 from dovetail.audit.integrity import Verdict, committed_paths, judge_servers
 from dovetail.audit.merkle_scan import Part, decode_part, merge_parts, walk_files
 from dovetail.lake.inspect import inspect_file
-from dovetail.lake.layout import server_slug
-from dovetail.lake.manifest import SealedFile
+from dovetail.lake.layout import manifest_key, server_slug
+from dovetail.lake.manifest import SealedFile, encode_manifest
 from dovetail.lake.rows import CHECK_BYTES, hash_rows
 from dovetail.lake.snapshot import manifest_keys, snapshot
 from dovetail.lake.store import LocalStore
@@ -34,8 +36,13 @@ from lake.hostile_lakes import CASES, CULPRIT, HONEST, Culprit, add_culprit, rem
 
 pytestmark = pytest.mark.exhaustive
 
-HARMLESS = {"manifest-file-sha-of-another", "manifest-under-odd-names"}
-"""The hops are still those that were signed: what is wrong is named, and does not take the proof away."""
+HARMLESS = {
+    "manifest-file-sha-of-another",
+    "manifest-under-odd-names",
+    "manifest-behind-it-with-its-own-checkpoint",
+    "manifest-behind-it-with-everything-copied",
+}
+"""The hops are still those that were signed: the fault is named, and does not invalidate the proof."""
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +59,7 @@ def template(tmp_path_factory) -> Path:
 
 
 def walk_here(store: LocalStore, file: SealedFile) -> Part | None:
-    """What Spark's walk gives, in this process; a row whose leaf cannot be computed has none."""
+    """The result of Spark's scan, in this process; a row whose leaf cannot be computed has none."""
     with store.open(file.path) as source:
         table = pq.ParquetFile(source).read()
     leaves, valid = [], []
@@ -79,12 +86,13 @@ def walk_here(store: LocalStore, file: SealedFile) -> Part | None:
 
 
 def learn_here(lake: Path) -> BatchFacts:
-    """What an audit learns of a lake, file by file."""
+    """The facts that an audit learns from a lake, file by file."""
     store = LocalStore(lake)
     manifests = [learn_manifest(store, key) for key in manifest_keys(store)]
-    committed = committed_paths(manifests)
+    active = active_facts(BatchFacts(manifests=manifests, files=[]), ()).manifests
+    committed = committed_paths(active)
     files = []
-    for manifest in (fact.manifest for fact in manifests if fact.manifest is not None):
+    for manifest in (fact.manifest for fact in active if fact.manifest is not None):
         for file in manifest.files:
             found = inspect_file(store, file) if file.path in committed else None
             part = walk_here(store, file) if found is not None and found.error is None else None
@@ -106,7 +114,8 @@ def learn_here(lake: Path) -> BatchFacts:
 
 def judge_here(lake: Path) -> dict[str, Verdict]:
     facts = learn_here(lake)
-    return {verdict.server: verdict for verdict in judge_servers(facts.manifests, facts.files)}
+    active, false = active_facts(facts, ()), false_manifests(facts.manifests, ())
+    return {verdict.server: verdict for verdict in judge_servers(active.manifests, facts.files, false=false)}
 
 
 @pytest.fixture(scope="module")
@@ -153,6 +162,27 @@ def test_several_at_once(tmp_path, expected):
         assert name in HARMLESS or guilty.verdict != "proven", name
 
 
+def test_a_manifest_that_somebody_without_a_key_puts_in_anothers_place_is_told_and_changes_nothing(tmp_path, expected):
+    lake = write_honest(tmp_path)
+    victim = HONEST[0]
+    (manifest,) = snapshot(LocalStore(lake)).servers[victim]
+    files = [msgspec.structs.replace(file, root="11" * 32) for file in manifest.files]
+    forged = msgspec.structs.replace(manifest, files=files, number=7, replaces=[manifest.number])
+    key = manifest_key(victim, 7)
+    (lake / key).write_bytes(encode_manifest(forged))
+    store = LocalStore(lake)
+    facts = BatchFacts(manifests=[learn_manifest(store, each) for each in manifest_keys(store)], files=[])
+    active, false = active_facts(facts, ()).manifests, false_manifests(facts.manifests, ())
+    assert [fact.path for fact in false] == [key]
+    (lake / key).unlink()
+    verdicts = {found.server: found for found in judge_servers(active, learn_here(lake).files, false=false)}
+    assert {server: verdicts[server].row() for server in HONEST[1:]} == {
+        server: expected[server] for server in HONEST[1:]
+    }
+    assert [item.check for item in verdicts[victim].breaks] == ["integrity.false_replacement"]
+    assert (verdicts[victim].verdict, verdicts[victim].proven_hops) == ("proven", manifest.end)
+
+
 def test_a_clock_that_is_ahead_moves_nobody_elses_time(tmp_path):
     lake = write_honest(tmp_path)
     honest = learn_here(lake).files
@@ -170,18 +200,21 @@ def test_what_was_audited_is_still_checked(tmp_path):
     lake = write_honest(tmp_path)
     store = LocalStore(lake)
     facts = learn_here(lake)
-    assert altered_files(store, present_files(store), facts.files) == []
+    assert altered_files(store, present_files(store), facts.files) == ([], [])
     victim = lake / facts.files[0].path
     times = victim.stat()
     data = victim.read_bytes()
     victim.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     os.utime(victim, ns=(times.st_atime_ns, times.st_mtime_ns))
-    altered = altered_files(store, present_files(store), facts.files)
-    assert altered == [(facts.files[0].path, "it has other bytes than when it was read")]
+    altered = altered_files(store, present_files(store), facts.files).changed
+    assert altered == [(facts.files[0], "it has other bytes than when it was read")]
     verdicts = {found.server: found for found in judge_servers(facts.manifests, facts.files, altered=altered)}
     assert verdicts[facts.files[0].server].verdict == "broken"
     victim.write_bytes(data)
-    assert altered_files(store, present_files(store), facts.files) == [], "the same bytes again are no finding"
+    again = altered_files(store, present_files(store), facts.files)
+    assert again.changed == [], "the same bytes again are no finding"
+    (same,) = again.retagged
+    assert altered_files(store, present_files(store), [same, *facts.files[1:]]) == ([], []), "it is read once"
 
 
 def test_an_honest_file_is_read(honest):

@@ -1,4 +1,4 @@
-"""The index beside each sealed file: it points to all rows of a message; one that is not the file's is not believed."""
+"""The index next to each sealed file: it points to all rows of a message; a foreign index is not trusted."""
 
 import random
 import shutil
@@ -19,7 +19,7 @@ PARQUET = bytes(range(32))
 
 
 def encode(parquet_sha256, messages, leaves):
-    """The bytes of an index, from rows that come in parts."""
+    """The bytes of an index, from rows in parts."""
     index = IndexBuilder()
     for start in range(0, len(messages), 100):
         index.add(messages[start : start + 100], leaves[start : start + 100])

@@ -1,4 +1,4 @@
-"""Manifests that contradict themselves, or that name anything but what a sealing of their hops writes."""
+"""Manifests that contradict themselves, or that name anything but what sealing their hops writes."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import pytest
 
 from dovetail.journal.source import JournalSource
 from dovetail.journal.writer import JournalWriter
-from dovetail.lake.layout import parse_data_key
+from dovetail.lake.layout import parse_data_key, server_slug
 from dovetail.lake.reader import open_lake
 from dovetail.lake.seal import seal_journal
 from dovetail.lake.store import LocalStore
@@ -50,6 +50,25 @@ def grown(tmp_path):
             writer.checkpoint()
             seal_journal(path, LocalStore(lake), target_bytes=20_000)
     return path, lake, address_of(raw)
+
+
+def test_one_server_whose_manifests_are_unusable_stops_no_receipt_of_another(grown, tmp_path, caplog):
+    _, lake, address = grown
+    case = samples.CASES["swarm"](tmp_path / "others")
+    for other in case.journals:
+        seal_journal(other, LocalStore(lake))
+    middle = sorted((lake / "_manifests" / server_slug(samples.BROKER)).iterdir())[1]
+    middle.unlink()
+    sources = open_lake(LocalStore(lake))
+    assert build_receipt(sources, case.address).data == case.build()
+    with pytest.raises(DovetailError):
+        find_message(sources, address.hex())
+    assert server_slug(samples.BROKER) in caplog.text
+    for server in (lake / "_manifests").iterdir():
+        for manifest in server.iterdir():
+            manifest.write_bytes(b"")
+    with pytest.raises(JournalDamaged):
+        open_lake(LocalStore(lake))
 
 
 def test_nodes_of_the_tree_are_those_of_the_journal(grown):

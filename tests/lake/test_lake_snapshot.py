@@ -1,20 +1,30 @@
-"""Which manifests count, how far a server is sealed, and who may add the next one."""
+"""Which manifests are active, how far a server is sealed, and who may add the next one."""
 
 from __future__ import annotations
 
 import tarfile
+import time
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from audit.audit_worlds import BROKER, PEERS, SECOND, T0_US, append_and_seal, quiet_pcp, write_lake
+from audit.audit_worlds import BROKER, PEERS, SECOND, T0_US, append_and_seal, quiet_pcp, signer_of, write_lake
+from dovetail.lake.head import read_head
 from dovetail.lake.layout import manifest_key, range_manifest_name
 from dovetail.lake.manifest import Manifest, encode_manifest
 from dovetail.lake.reader import open_lake
-from dovetail.lake.snapshot import choose, commit, read_head, snapshot
+from dovetail.lake.retain import sweep
+from dovetail.lake.rollup import read_manifest
+from dovetail.lake.snapshot import commit, not_replaced, settle, snapshot
 from dovetail.lake.store import LocalStore
 from dovetail.model.errors import JournalDamaged
+from dovetail.tlog.checkpoint import Checkpoint, sign_checkpoint
+from dovetail.tlog.keys import Signer
+from dovetail.tlog.tree import Frontier
+from lake.hostile_lakes import continued
 from lake.lakes import manifest_file, manifest_files, manifests_of
 
 DAY = 86_400 * SECOND
@@ -22,7 +32,7 @@ VECTOR = Path(__file__).parents[1] / "vectors" / "lake-formats-1-2.tar.gz"
 
 
 def replacing(*replaced) -> Manifest:
-    """As far as it matters for what counts."""
+    """A manifest with only the fields that decide what is active."""
     made = {"format": 3, "server": "s", "fabric": "pcp", "key": "", "checkpoint": "", "frontier": [], "files": []}
     return msgspec.convert(made | {"replaces": list(replaced)}, Manifest)
 
@@ -42,7 +52,7 @@ def counting(manifests) -> set[str]:
         read.append(key)
         return manifests[key]
 
-    chosen = choose(manifests, look)
+    chosen = not_replaced(manifests, look)
     assert sorted(read) == sorted(chosen), "none that does not count is read"
     return set(chosen)
 
@@ -96,9 +106,9 @@ def test_numbers_follow_each_other(sealed):
     found = snapshot(sealed)
     assert [manifest.number for manifest in found.servers[BROKER]] == [0, 1, 2]
     assert (found.next_numbers, found.hops, found.damages) == ({BROKER: 3}, 12, {})
-    head = read_head(sealed, BROKER)
+    head = read_head(sealed, signer_of(BROKER).verifier)
     assert (head.manifest, head.next_number, head.end) == (found.servers[BROKER][-1], 3, 12)
-    assert read_head(sealed, "pcp://nobody/server").end == 0
+    assert read_head(sealed, signer_of("pcp://nobody/server").verifier).end == 0
 
 
 def add(store: LocalStore, manifest: Manifest, **changes) -> Manifest:
@@ -117,16 +127,16 @@ def test_the_head_needs_nothing_older_than_the_newest_sealing(sealed):
     compacted(sealed, first, second, number=3)
     manifest_file(sealed.root, first).write_bytes(b"never read")
     manifest_file(sealed.root, second).write_bytes(b"never read")
-    head = read_head(sealed, BROKER)
+    head = read_head(sealed, signer_of(BROKER).verifier)
     assert (head.manifest.number, head.next_number, head.end) == (2, 4, third.end)
 
 
 def test_the_head_after_all_sealings_are_replaced(sealed):
     whole = compacted(sealed, *manifests_of(sealed.root), number=3)
-    assert read_head(sealed, BROKER).manifest == whole
+    assert read_head(sealed, signer_of(BROKER).verifier).manifest == whole
     for path in sorted(sealed.root.glob("_manifests/*/*.json"))[:3]:
         path.unlink()
-    head = read_head(sealed, BROKER)
+    head = read_head(sealed, signer_of(BROKER).verifier)
     assert (head.manifest, head.next_number) == (whole, 4)
 
 
@@ -158,11 +168,105 @@ def test_a_gap_is_a_damage_of_that_server_alone(sealed, tmp_path):
         found.check()
 
 
-def test_hops_in_two_manifests_are_a_damage(sealed):
-    _, second, _ = manifests_of(sealed.root)
-    add(sealed, second, number=3)
+def test_hops_that_were_signed_twice_are_a_damage(sealed):
+    first, _, _ = manifests_of(sealed.root)
+    add(sealed, continued(first, signer_of(BROKER), 3))
     (damage,) = snapshot(sealed).damages.values()
     assert str(damage) == f"hops from 4 of {BROKER} are in two manifests"
+
+
+# manifests that claim the place of others
+
+
+def forged(sealed: LocalStore, number: int = 9, **changes) -> str:
+    """A manifest that replaces all others as a compaction would, with some changes, by somebody without a key."""
+    manifests = manifests_of(sealed.root)
+    whole = {
+        "files": [file for manifest in manifests for file in manifest.files],
+        "number": number,
+        "replaces": [manifest.number for manifest in manifests],
+    }
+    return str(manifest_file(sealed.root, add(sealed, manifests[-1], **(whole | changes))).relative_to(sealed.root))
+
+
+def signed_anew(manifests: list[Manifest]) -> dict[str, object]:
+    """Other hops than those that were sealed, signed by a key that somebody made for it."""
+    signer = Signer(BROKER, Ed25519PrivateKey.from_private_bytes(b"x" * 32))
+    files = [msgspec.structs.replace(file, root="11" * 32) for manifest in manifests for file in manifest.files]
+    tree = Frontier()
+    for file in files:
+        tree.append(bytes.fromhex(file.root), file.level)
+    note = sign_checkpoint(Checkpoint(BROKER, tree.size, tree.root()), signer).note
+    frontier = [peak.hex() for peak in tree.peaks()]
+    return {"files": files, "key": signer.verifier.text(), "checkpoint": note, "frontier": frontier}
+
+
+def other_roots(manifests: list[Manifest]) -> dict[str, object]:
+    return {"files": [msgspec.structs.replace(file, root="11" * 32) for each in manifests for file in each.files]}
+
+
+FORGERIES = {
+    "other hops under the signed root": other_roots,
+    "one other file": lambda each: {
+        "files": [*(file for one in each[:-1] for file in one.files), *other_roots(each[-1:])["files"]]
+    },
+    "signed by another key": signed_anew,
+    "the first ones for all": lambda each: {
+        name: getattr(each[0], name) for name in ("files", "checkpoint", "frontier", "key")
+    },
+    "the last ones for all": lambda each: {"files": each[-1].files},
+    "other hops behind those of another": lambda each: {
+        "files": [file for one in other_roots(each[1:]).values() for file in one],
+        "replaces": [each[1].number, each[2].number],
+    },
+}
+
+
+@pytest.mark.parametrize("forgery", FORGERIES)
+def test_a_manifest_that_has_not_the_hops_of_those_it_replaces_counts_for_nobody(sealed, tmp_path, forgery):
+    manifests = manifests_of(sealed.root)
+    key = forged(sealed, **FORGERIES[forgery](manifests))
+    assert list(snapshot(sealed).check().servers[BROKER]) == manifests
+    log = [entry.key for entry in sealed.list("_manifests/")]
+    assert settle(log, partial(read_manifest, sealed))[1] == {key}
+    # behind it another forgery, which replaces it and all others
+    forged(sealed, 10, **(FORGERIES[forgery](manifests) | {"replaces": [0, 1, 2, 9]}))
+    assert list(snapshot(sealed).check().servers[BROKER]) == manifests
+    files = {file.path for manifest in manifests for file in manifest.files}
+    sweep(sealed, grace_s=0, orphan_age_s=0)
+    assert files <= {entry.key for entry in sealed.list("fabric=")}, "nothing is deleted for it"
+    append_and_seal(tmp_path, sealed.root, BROKER, quiet_pcp(1, T0_US + DAY, 50))
+    assert snapshot(sealed).check().hops == manifests[-1].end + 2
+
+
+@pytest.mark.parametrize("garbage", [None, b"garbage"])
+def test_originals_stay_while_what_replaced_them_does_not_hold_what_was_signed(sealed, garbage):
+    """The right roots, and no such files: nobody can tell that from the manifest alone."""
+    manifests = manifests_of(sealed.root)
+    files = [file for manifest in manifests for file in manifest.files]
+    moved = [
+        msgspec.structs.replace(file, path=file.path.replace(file.sha256[:8], "0" * 8), sha256="0" * 64)
+        for file in files
+    ]
+    forged(sealed, files=moved)
+    for file in moved if garbage else ():
+        (sealed.root / file.path).write_bytes(garbage * (file.bytes // len(garbage)))
+    sweep(sealed, grace_s=0, orphan_age_s=0)
+    assert {file.path for file in files} <= {entry.key for entry in sealed.list("fabric=")}
+    for old, new in zip(files, moved, strict=True):
+        (sealed.root / new.path).write_bytes((sealed.root / old.path).read_bytes())
+    time.sleep(0.01)
+    sweep(sealed, grace_s=0, orphan_age_s=0)
+    assert {entry.key for entry in sealed.list("fabric=")} == {file.path for file in moved}
+
+
+def test_a_compaction_counts_whatever_is_still_there_of_what_it_replaced(sealed):
+    first, second, third = manifests_of(sealed.root)
+    whole = compacted(sealed, second, third, number=3)
+    for path in (None, manifest_file(sealed.root, third), manifest_file(sealed.root, second)):
+        if path is not None:
+            path.unlink()
+        assert list(snapshot(sealed).check().servers[BROKER]) == [first, whole]
 
 
 # lakes of earlier formats
@@ -170,7 +274,7 @@ def test_hops_in_two_manifests_are_a_damage(sealed):
 
 @pytest.fixture
 def old(tmp_path) -> LocalStore:
-    """A lake as the code before numbers wrote it: a broker sealed twice, compacted, sealed again; and a peer."""
+    """A lake in the format before numbers: a broker sealed twice, compacted, sealed again; and a peer."""
     with tarfile.open(VECTOR) as archive:
         archive.extractall(tmp_path, filter="data")
     return LocalStore(tmp_path / "lake")
@@ -181,7 +285,7 @@ def test_formats_1_and_2_are_read(old):
     assert list(found.servers) == [BROKER, PEERS[0]]
     assert [(item.format, item.generation, item.end) for item in found.servers[BROKER]] == [(2, 1, 10), (1, 0, 12)]
     assert [item.end for item in found.servers[PEERS[0]]] == [3]
-    assert read_head(old, BROKER).next_number == 0
+    assert read_head(old, signer_of(BROKER).verifier).next_number == 0
     broker, peer = open_lake(old)
     assert [item.hop.seq for item in broker.hops_between(0, 12)] == list(range(12))
     assert [broker.raw(item.hop.message) is None for item in broker.hops_between(0, 12)] == [True] * 10 + [False] * 2
@@ -190,7 +294,7 @@ def test_formats_1_and_2_are_read(old):
 
 
 def test_sealing_goes_on_in_a_lake_of_format_2(old, tmp_path):
-    # the same hops again, as the code before had written and signed them
+    # the same hops again, as the old code wrote and signed them
     for part in range(2):
         hops = quiet_pcp(3 - part, T0_US + part * 600 * SECOND, 1 + 10 * part)
         append_and_seal(tmp_path, tmp_path / "other", BROKER, hops)

@@ -1,4 +1,4 @@
-"""An object store beyond what all stores promise: lost answers, names that nobody should give, no way in."""
+"""An object store beyond what all stores promise: lost answers, invalid names, no access."""
 
 from __future__ import annotations
 
@@ -214,5 +214,5 @@ def test_an_altered_copy_of_a_sealed_file_is_refused(store, tmp_path):
     (tmp_path / "file").write_bytes(b"one")
     store.put_file("a", tmp_path / "file")
     (tmp_path / "file").write_bytes(b"two")
-    with pytest.raises(JournalDamaged, match="exists with other bytes"):
+    with pytest.raises(JournalDamaged, match="exists with different bytes"):
         store.put_file("a", tmp_path / "file")

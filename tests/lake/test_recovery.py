@@ -1,7 +1,8 @@
-"""A journal that lost hops is rebuilt from the lake and from what is left of it; what nobody has is named."""
+"""A journal that lost hops is rebuilt from the lake and from what is left of it; hops that no one has are named."""
 
 import random
 import shutil
+import sqlite3
 
 import pytest
 
@@ -13,7 +14,7 @@ from dovetail.journal.verify import verify_journal
 from dovetail.lake.reader import open_server
 from dovetail.lake.seal import seal_journal
 from dovetail.lake.store import LocalStore
-from dovetail.model.errors import JournalLocked, JournalRolledBack
+from dovetail.model.errors import JournalDamaged, JournalError, JournalLocked, JournalRolledBack
 from dovetail.model.hop import Reason, Stage
 from journal.worlds import SIGNER, START_US, observe, open_writer, random_observations
 
@@ -74,6 +75,32 @@ def test_what_is_sealed_comes_back_hop_by_hop_and_byte_by_byte(site):
     seal_journal(site.path, site.lake)
 
 
+def test_a_journal_whose_size_cannot_be_read_is_rebuilt(site):
+    before = site.hops()
+    with sqlite3.connect(site.path) as connection:
+        [(root,)] = connection.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'commits'")
+        [(page_bytes,)] = connection.execute("PRAGMA page_size")
+    connection.close()
+    data = bytearray(site.path.read_bytes())
+    data[(root - 1) * page_bytes : root * page_bytes] = bytes(page_bytes)
+    site.path.write_bytes(data)
+    with pytest.raises(JournalError):
+        open_writer(site.path)
+    assert site.recover().lost == 0
+    assert site.hops() == before
+
+
+def test_a_checkpoint_that_cannot_be_read_is_named_with_its_journal(site):
+    with sqlite3.connect(site.path) as connection:
+        connection.execute("UPDATE checkpoints SET note = 'rubbish'")
+    connection.close()
+    with pytest.raises(JournalDamaged, match=r"a\.journal: checkpoint: "):
+        open_writer(site.path)
+    before = site.hops()
+    assert site.recover().lost == 0
+    assert site.hops() == before
+
+
 def test_a_whole_journal_is_left_alone(site):
     content = site.path.read_bytes()
     assert site.recover().kept_as is None
@@ -85,7 +112,7 @@ def test_hops_behind_the_lake_come_from_the_journal_itself(site):
         journal.append([observe(b"not sealed yet", Stage.ACCEPTED, "pcp://x/agent")])
         journal.checkpoint()
     before = site.hops()
-    mark_path(site.path).unlink()  # as in a copy that was brought back
+    mark_path(site.path).unlink()  # as in a restored copy
     assert not site.recover().is_done, "nobody can tell that nothing is missing"
     assert site.recover(accepts_loss=True).hops == len(before)
     assert site.hops()[: len(before)] == before

@@ -112,7 +112,7 @@ def rewrite(lake: Path, manifests, before_us: int, **options) -> list[tuple[Comp
 
 
 def mixed_pcp():
-    """Expired, living, endless, refused, cut and unreadable bytes."""
+    """Expired, live, endless, refused, truncated and unreadable bytes."""
     short = pcp_frame(1, [B], expires_us=T0_US + HOUR)
     long = pcp_frame(2, [B], expires_us=T0_US + DAY)
     denied = pcp_frame(3, [B], expires_us=T0_US + HOUR)

@@ -41,6 +41,12 @@ def test_an_entry_notes_a_file_that_was_touched_and_set_back(store):
     assert store.entry("a").tag != before.tag
 
 
+def test_a_lake_that_is_made_is_for_its_owner_alone(store):
+    """It has the bytes of journals, which nobody else can read. Who wants to share it makes the directory first."""
+    with store.scratch() as directory:
+        assert {path.stat().st_mode & 0o777 for path in (directory, store.root)} == {0o700}
+
+
 def test_what_is_no_url_is_a_directory(tmp_path):
     assert open_store(tmp_path / "s3") == LocalStore(tmp_path / "s3")
     assert open_store("lake") == LocalStore(Path("lake"))

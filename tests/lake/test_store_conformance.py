@@ -1,4 +1,4 @@
-"""What every store promises, held by a directory, by moto and by versitygw."""
+"""What every store promises, checked on a directory, moto and versitygw."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_file_may_be_put_again_but_never_changed(store):
     put(store, KEY, b"bytes")
     put(store, KEY, b"bytes")
     for other in (b"bytez", b"byte", b"bytes and more", b""):
-        with pytest.raises(JournalDamaged, match="exists with other bytes"):
+        with pytest.raises(JournalDamaged, match="exists with different bytes"):
             put(store, KEY, other)
     assert store.get(KEY) == b"bytes"
 
@@ -57,7 +57,7 @@ def test_large_and_empty_objects(store):
         put(store, key, data)
         assert store.get(key) == data
         assert store.entry(key).size == len(data)
-    with pytest.raises(JournalDamaged, match="exists with other bytes"):
+    with pytest.raises(JournalDamaged, match="exists with different bytes"):
         put(store, "large", large[:-1] + bytes([large[-1] ^ 1]))
     assert (store.get("empty", 0, 5), store.get("empty", 3)) == (b"", b"")
 

@@ -1,4 +1,4 @@
-"""The histogram counts each duration once, in the first bucket that holds it."""
+"""The histogram counts each duration once, in the first bucket that contains it."""
 
 from dovetail.model.durations import Durations
 

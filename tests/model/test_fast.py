@@ -24,7 +24,7 @@ def test_native_where_it_is_installed(monkeypatch):
     ("module", "why"),
     [
         (None, "dovetail_fast is not installed"),
-        (SimpleNamespace(VERSION=0), "dovetail_fast has version 0, expected 1"),
+        (SimpleNamespace(VERSION=0), f"dovetail_fast has version 0, expected {fast.VERSION}"),
     ],
 )
 def test_python_where_there_is_no_native_one_that_fits(monkeypatch, module, why):

@@ -23,7 +23,7 @@ def test_text_always_has_six_digits_of_a_second():
 def test_a_time_without_a_zone_is_utc():
     assert parse_time("2026-11-15T20:00:00.000005") == parse_time("2026-11-15T21:00:00.000005+01:00") == AT_US
     assert parse_time("2026-11-15") == AT_US - 5 - 20 * 3_600_000_000
-    assert to_us(datetime(2026, 11, 15, 20, 0, 0, 5)) == AT_US  # noqa: DTZ001 - it is about this
+    assert to_us(datetime(2026, 11, 15, 20, 0, 0, 5)) == AT_US  # noqa: DTZ001 - the case under test
     assert to_us(datetime(2026, 11, 15, 21, 0, 0, 5, timezone(timedelta(hours=1)))) == AT_US
     assert to_datetime(AT_US).tzinfo is UTC
 

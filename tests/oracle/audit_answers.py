@@ -38,7 +38,7 @@ def ask_oracle(root: Path, *, epoch_ms: int = EPOCH_MS, node_keys: dict | None =
     oracle = Oracle(
         hops,
         epoch_ms=epoch_ms,
-        patience_us=SETTINGS.patience_us,
+        loss_timeout_us=SETTINGS.loss_timeout_us,
         node_keys={node: KEYS[node].public for node in (NODE_A, NODE_B)} if node_keys is None else node_keys,
     )
     answers = {name: getattr(oracle, name)() for name in COLUMNS}
@@ -47,7 +47,7 @@ def ask_oracle(root: Path, *, epoch_ms: int = EPOCH_MS, node_keys: dict | None =
 
 
 def ask_tables(out: Path) -> dict[str, set[tuple]]:
-    """What the audit's tables say; a row that stands twice is an error."""
+    """The content of the audit's tables; a duplicate row is an error."""
     tables = open_tables(out)
     answers = {}
     for name, columns in COLUMNS.items():

@@ -1,6 +1,6 @@
-"""The slow, separate implementation: the audit's questions answered from hops in plain Python, one message at a time.
+"""The slow, separate implementation: answers the audit's questions from hops in plain Python, one message at a time.
 
-It shares nothing with the pipeline but the codecs and the vocabulary, and is written to be read, not to be fast.
+It shares only the codecs and the vocabulary with the pipeline, and is written to be read, not to be fast.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from msgspec import UNSET
 
 from dovetail.model.errors import DovetailError
-from dovetail.model.hop import Hop, Stage
+from dovetail.model.hop import Hop, Reason, Stage
+from dovetail.model.times import parse_time
 from dovetail.pcp.codec_v1 import decode_frame
 from dovetail.pcp.codec_v2 import decode_message as decode_v2
 from dovetail.swarm.content import decode_content, expiration_ms, latest_referee_expiration_ms
@@ -28,7 +29,7 @@ PCP_ERRORS = ("error_message", "unauthorized", "ttl_expired", "version_error")
 
 @dataclass
 class Known:
-    """A message that could be read."""
+    """A message that could be decoded."""
 
     fabric: str
     address: bytes
@@ -45,10 +46,10 @@ class Known:
 class Oracle:
     """Answers from the hops of all servers."""
 
-    def __init__(self, hops: list[Hop], *, epoch_ms: int, patience_us: int, node_keys: dict[str, object]):
+    def __init__(self, hops: list[Hop], *, epoch_ms: int, loss_timeout_us: int, node_keys: dict[str, object]):
         self.hops = hops
         self.epoch_ms = epoch_ms
-        self.patience_us = patience_us
+        self.loss_timeout_us = loss_timeout_us
         self.as_of_us = max(hop.at_us for hop in hops)
         self.known: dict[tuple[str, bytes], Known] = {}
         self.of: dict[tuple[str, bytes], list[Hop]] = defaultdict(list)
@@ -161,13 +162,13 @@ class Oracle:
         return max(hop.at_us for hop in self.hops if hop.server == server)
 
     def owed(self, end_us: int | None, server: str) -> str | None:
-        """What is said of a delivery without an outcome when its lifetime is over."""
-        if end_us is None or self.as_of_us <= end_us + self.patience_us:
+        """The outcome of a delivery without a recorded one when its lifetime is over."""
+        if end_us is None or self.as_of_us <= end_us + self.loss_timeout_us:
             return None
-        return "no_outcome" if self.reach(server) > end_us + self.patience_us else "unreported"
+        return "no_outcome" if self.reach(server) > end_us + self.loss_timeout_us else "unreported"
 
     def answerers(self, fabric: str, message: Known | None, relation: str, kind: str | None = None) -> set[str | None]:
-        """Who answered a message with something that a server took."""
+        """Who answered a message with something that a server accepted."""
         if message is None:
             return set()
         answers = self._responses(fabric, message.key, relation)
@@ -228,7 +229,7 @@ class Oracle:
         gone = next((hop for hop in hops if hop.stage is Stage.UNDELIVERABLE), None)
         others = {hop.server for hop in hops if hop.stage is not Stage.FORWARDED}
         lost = [hop for hop in hops if hop.stage is Stage.FORWARDED and hop.counterpart in journals - others]
-        if lost and not gone and self.as_of_us - lost[0].at_us > self.patience_us:
+        if lost and not gone and self.as_of_us - lost[0].at_us > self.loss_timeout_us:
             return {("won", address, recipient, "lost", "forwarded", lost[0].server, None, None, 0)}
         node = (recipient or "").partition("/atom/")[0]
         is_kept = message is not None and message.won.is_response and node in self.holders("won", address)
@@ -246,7 +247,7 @@ class Oracle:
         return {("won", address, recipient, "in_flight", None, None, None, None, 0)}
 
     def took(self, begun: Hop, server: str, at_us: int) -> int | None:
-        """How long it took from one server to another, or nothing if their clocks do not tell it."""
+        """How long it took from one server to another, or None if their clocks cannot be compared."""
         offset = 0 if server == begun.server else self.offset(begun.server, server)
         took = None if offset is None else at_us - begun.at_us - offset
         return None if took is None or took < 0 else took
@@ -291,11 +292,20 @@ class Oracle:
                 hop = refused[peer]
                 rows.add(("swarm", address, peer, "rejected", "rejected", peer, hop.reason.value, None, 0))
             elif held:
-                if message.expires_us <= self.as_of_us:
+                owed = self.owed(message.expires_us, peer)
+                if owed and self.is_excused(peer, first.at_us, message.expires_us):
                     rows.add(("swarm", address, peer, "expired", None, peer, "lifetime_over", None, 0))
                 else:
-                    rows.add(("swarm", address, peer, "in_flight", None, None, None, None, 0))
+                    rows.add(("swarm", address, peer, owed or "in_flight", None, owed and peer, None, None, 0))
         return rows
+
+    def is_excused(self, peer: str, begin_us: int, end_us: int) -> bool:
+        """Whether a peer was not running while a message could have reached it."""
+        own = [hop for hop in self.hops if hop.server == peer]
+        stops = [(0, min(hop.at_us for hop in own))]
+        stops += [(parse_time(hop.counterpart), hop.at_us) for hop in own if hop.reason is Reason.RESTARTED]
+        soon, late = begin_us + self.loss_timeout_us, end_us - self.loss_timeout_us
+        return any(since <= soon and since < end_us and until >= late for since, until in stops)
 
     def peers(self) -> list[str]:
         return sorted({hop.server for hop in self.hops if hop.fabric == "swarm"})

@@ -1,4 +1,4 @@
-"""A journal with deliveries, and an OTLP receiver on loopback that can be slow, full, gone or in a bad mood."""
+"""A journal with deliveries, and an OTLP receiver on loopback that can be slow, full, gone or failing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LOST = frame_v1(b"{}", id="dead7a46-1c1c-4b5e-9d1a-2f1f6a3c9b13", sender=BOSS, t
 
 
 def seen(raw: bytes, stage: Stage, *counterparts: str, at_us: int = T0, reason: Reason | None = None) -> Observation:
-    """A hop; the bytes are given with the first one only, as a server does."""
+    """A hop; only the first one has the bytes, as with a server."""
     kept = raw if stage in (Stage.ACCEPTED, Stage.CREATED, Stage.REJECTED) else None
     return Observation(
         at_us=at_us, stage=stage, message=address_of(raw), counterparts=counterparts, reason=reason, raw=kept
@@ -67,7 +67,7 @@ OK: Answer = (200, {}, b"{}")
 
 
 class Receiver:
-    """What came, decoded; `answers` are given one after the other, the last one for ever."""
+    """What arrived, decoded; `answers` are used in turn, the last one for ever."""
 
     def __init__(self, answers: Sequence[Answer | Callable[[], Answer]]) -> None:
         self.answers = list(answers)

@@ -1,4 +1,4 @@
-"""Spans of a journal: the same however often and from wherever it is read, in bounded memory."""
+"""Spans of a journal: the same however often and from whatever position it is read, in bounded memory."""
 
 import pytest
 

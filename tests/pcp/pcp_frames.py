@@ -52,7 +52,7 @@ def compact(value: object) -> bytes:
 
 
 def read_v1(message: bytes) -> tuple[dict[str, object], bytes | None, list[bytes]]:
-    """Envelope, data and debug chunks, read the way a strict client does."""
+    """Envelope, data and debug chunks, read as a strict client does."""
     assert message[0] == 1
     at = 1
     found: list[tuple[int, bytes]] = []

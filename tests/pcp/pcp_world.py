@@ -1,4 +1,4 @@
-"""A broker with clients, driven the way a shell does: feed, drain events, drain what is to be sent."""
+"""A broker with clients, driven as by a shell: feed, drain events, drain what is to be sent."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ INVENTORY = "http://puppetlabs.com/inventory_request"
 
 
 def frame_bytes(payload: bytes) -> int:
-    """What a payload takes on the wire."""
+    """The size of a payload on the wire."""
     return len(payload) + (2 if len(payload) < 126 else 4 if len(payload) < 65_536 else 10)
 
 
 class World:
-    """Connections are numbered in the order they open; `received` holds what each was sent, in order."""
+    """Connections are numbered in opening order; `received` holds what each was sent, in order."""
 
     def __init__(self, *, logs_messages: bool = False, **settings: object) -> None:
         settings.setdefault("rules", ALLOW_ALL)
@@ -46,7 +46,7 @@ class World:
         return str(uuid.UUID(int=self._ids))
 
     def drain(self) -> None:
-        """As a shell without a gate does: send, then take the events; what was closed from here is closed."""
+        """As a shell without a gate does: send, then take the events; connections closed from here are closed."""
         closes = []
         for item in self.broker.to_send():
             if isinstance(item, SendFrames):
@@ -62,7 +62,7 @@ class World:
         assert not self.broker.events()
 
     def _write(self, connection: str, payloads: Sequence[bytes]) -> None:
-        """Give to the client what its kernel has room for; the rest stays in the transport."""
+        """Give the client what its kernel has room for; the rest stays in the transport."""
         buffer = self._buffers[connection]
         for payload in payloads:
             if buffer or self._room.get(connection, 1 << 60) < frame_bytes(payload):
@@ -75,12 +75,12 @@ class World:
             self.broker.receive_paused(connection, self._unsent(connection), self.now)
 
     def _unsent(self, connection: str) -> int:
-        """The kernel may have taken a part of the first frame in the buffer."""
+        """The kernel may have accepted part of the first frame in the buffer."""
         buffer = self._buffers[connection]
         return sum(map(frame_bytes, buffer)) - self._room.get(connection, 0) if buffer else 0
 
     def fill(self, connection: str, room: int = 0) -> None:
-        """The client stops reading: its kernel takes this many bytes more."""
+        """The client stops reading: its kernel accepts this many more bytes."""
         self._room[connection] = room
 
     def open(self, name: str, path: str = "/pcp") -> str:
@@ -136,7 +136,7 @@ class World:
         self.drain()
 
     def pass_time(self, milliseconds: int) -> None:
-        """Let time pass, calling the timer whenever the broker wants it called."""
+        """Let time pass, calling the timer whenever it is due."""
         end = self.now + milliseconds * 1000
         for _ in range(10_000):
             due = self.broker.next_timer()
@@ -148,7 +148,7 @@ class World:
         self.now = end
 
     def journal(self) -> list[Hop]:
-        """All observations as a journal has them."""
+        """All observations as a journal would store them."""
         seen = [(one, whom) for one in self.observations() for whom in (one.counterparts or (None,))]
         return [
             Hop(
@@ -166,7 +166,7 @@ class World:
         ]
 
     def restart(self) -> None:
-        """The broker is killed and started again; it knows what its journal holds, and nobody is connected."""
+        """The broker is killed and restarted; it knows what its journal holds, and no one is connected."""
         self._buffers.clear()
         self.broker = Broker(self.broker.settings, self.new_id)
         self.broker.restore(self.journal(), self.now)
@@ -181,7 +181,7 @@ class World:
         return [json.loads(message) for message in self.received[connection]]
 
     def observations(self, frame: bytes | None = None) -> list[Observation]:
-        """All observations, or those of one message as it was on the wire."""
+        """All observations, or those of one message by its wire bytes."""
         found = [event for event in self.events if isinstance(event, Observation)]
         return found if frame is None else [seen for seen in found if seen.message == address_of(frame)]
 

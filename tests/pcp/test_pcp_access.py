@@ -10,7 +10,7 @@ from dovetail.runtime.pcp_access import format_message
 
 def line(**changes: object) -> str:
     fields = {
-        "outcome": "delivered",
+        "outcome": "routed",
         "address": Address(b"\1" * 32),
         "id": "some-id",
         "message_type": "http://example.com/ping",
@@ -24,7 +24,7 @@ def line(**changes: object) -> str:
 
 def test_fields_are_key_value():
     assert line() == (
-        "outcome=delivered id=some-id type=http://example.com/ping sender=pcp://a/b targets=pcp://c/d "
+        "outcome=routed id=some-id type=http://example.com/ping sender=pcp://a/b targets=pcp://c/d "
         "recipients=1 size=10 address=" + "01" * 32
     )
 

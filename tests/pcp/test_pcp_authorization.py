@@ -1,4 +1,4 @@
-"""Rules: first match decides, no match denies, wildcards judged on every client they expand to."""
+"""Rules: first match decides, no match denies, wildcards are checked for every client they expand to."""
 
 import fnmatch
 import itertools
@@ -30,7 +30,7 @@ def covers(pattern: str, uri: str) -> bool:
 def brute_force(
     rules: tuple[Rule, ...], sender: str, message_type: str, target: str, connected: tuple[str, ...]
 ) -> bool:
-    """Expand, then walk the rules for each client: slow and obviously right."""
+    """Expand, then walk the rules for each client: slow and obviously correct."""
     expanded = [uri for uri in connected if covers(target, uri)] if "*" in target else [target]
     for uri in expanded:
         for rule in rules:

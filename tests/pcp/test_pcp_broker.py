@@ -199,7 +199,7 @@ def test_inventory_requests_go_through_authorisation():
 
 @pytest.mark.parametrize("message_type", ["http://x/\0", "a b", "rpc*", "é", "x\n"])
 def test_message_type_characters_are_checked_before_rules(message_type):
-    world, a, c, _ = three_clients()
+    world, a, c, _ = three_clients(rules=(Rule(allow=False, target=C), *ALLOW_ALL))
     frame = world.send(a, world.message(A, C, message_type=message_type))
     world.assert_rejected(frame, Reason.FORBIDDEN_CHARACTERS)
     ((envelope, data),) = world.replies(a)
@@ -210,10 +210,18 @@ def test_message_type_characters_are_checked_before_rules(message_type):
 
 @pytest.mark.parametrize("target", ["pcp://client_b\0/agent", "pcp://client b/agent", "pcp://clienté/agent"])
 def test_target_characters_are_checked_before_rules(target):
-    world, a, c, _ = three_clients()
+    world, a, c, _ = three_clients(rules=(Rule(allow=False, target=C), *ALLOW_ALL))
     frame = world.send(a, world.message(A, C, target))
     world.assert_rejected(frame, Reason.FORBIDDEN_CHARACTERS)
     assert not world.received[c]
+
+
+def test_target_characters_are_checked_also_of_a_type_that_was_allowed_before():
+    world, a, c, _ = three_clients()
+    world.send(a, world.message(A, C))
+    frame = world.send(a, world.message(A, "pcp://client_b\0/agent"))
+    world.assert_rejected(frame, Reason.FORBIDDEN_CHARACTERS)
+    assert len(world.received[c]) == 1
 
 
 def test_sender_must_be_the_sessions_own():
@@ -339,7 +347,7 @@ def test_debug_chunk_has_hops_and_the_rest_is_unchanged():
         ]
     }
     assert world.received[d] == world.received[c]
-    assert world.hops(with_foreign)[0] == (Stage.ACCEPTED, A, None)  # the address is of the bytes that were accepted
+    assert world.hops(with_foreign)[0] == (Stage.ACCEPTED, A, None)  # the address is of the accepted bytes
 
 
 def test_hops_are_appended_to_our_own_debug_chunk():
@@ -382,7 +390,7 @@ def test_each_message_is_told_for_the_access_log():
     world.send(a, b"garbage!")
     told = [event for event in world.events if isinstance(event, MessageHandled)][-2:]
     assert [(event.outcome, event.reason) for event in told] == [
-        ("delivered", None),
+        ("routed", None),
         ("rejected", Reason.UNSUPPORTED_VERSION),
     ]
     assert (told[0].sender, told[0].targets) == (A, (C,))
@@ -434,7 +442,9 @@ def test_trace_names_the_rule_for_each_client_without_delivering():
     assert trace.unmatched == ["pcp://ghost/agent", "pcp://*/ghost"]
     assert trace.is_allowed is False
     assert not world.received[c]
-    assert world.broker.trace(A, "bad type", [C]).forbidden is not None
+    forbidden = world.broker.trace(A, "bad type", [C])
+    assert forbidden.forbidden is not None
+    assert forbidden.is_allowed is False
 
 
 def test_times_are_the_ones_given():

@@ -1,4 +1,4 @@
-"""The client's core: association, requests, lifetimes, and coming back."""
+"""The client's core: association, requests, lifetimes, and reconnecting."""
 
 import json
 
@@ -57,12 +57,12 @@ def associated(version: int = 1) -> Client:
 
 
 def link_of(client: Client) -> str:
-    """The link that it has now."""
+    """Its current link."""
     return f"{ME} {client._link_count}"
 
 
 def opened(client: Client) -> None:
-    """The link that it asked for is open."""
+    """The link that it requested is open."""
     (asked,) = client.to_send()
     assert asked == OpenLink(link_of(client), BROKER, ME)
     client.receive_opened(asked.link, NOW)

@@ -1,4 +1,4 @@
-"""Decisions, one by one: each check in the order of the specification, and what passes all of them."""
+"""Decisions one by one: each check in the order of the specification, and what passes all of them."""
 
 import msgspec
 import pytest
@@ -75,6 +75,16 @@ def test_refusals(deciding, targets, changes, reason, answer):
     decision = deciding.decide(*targets, **changes)
     assert isinstance(decision, Refuse)
     assert (decision.reason, decision.answer) == (reason, answer)
+
+
+def test_each_check_comes_before_the_next(deciding):
+    """Sender, characters, rules, lifetime: each message has all the faults of those after it."""
+    secret, forbidden = "pcp://secret/agent", "pcp://a\0b/agent"
+    assert deciding.decide(secret, forbidden, sender="pcp://x/agent", expires_us=NOW).reason is Reason.SENDER_MISMATCH
+    assert deciding.decide(secret, forbidden, expires_us=NOW).reason is Reason.FORBIDDEN_CHARACTERS
+    assert deciding.decide(secret, kind="n\0o", expires_us=NOW).reason is Reason.FORBIDDEN_CHARACTERS
+    assert deciding.decide(secret, expires_us=NOW).reason is Reason.UNAUTHORIZED
+    assert isinstance(deciding.decide(TARGET, expires_us=NOW), Expire)
 
 
 def test_before_the_association_only_the_association_is_decided(deciding):

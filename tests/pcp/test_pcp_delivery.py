@@ -46,7 +46,7 @@ def test_what_comes_after_the_queue_stays_behind_it():
     world.broker.receive_resumed(b, world.now)
     world.broker.handle_timer(world.now)
     third = world.send(a, world.message(A, B))
-    assert world.received[b] == [big]  # one slice; the rest when the timer is handled, which is due at once
+    assert world.received[b] == [big]  # one slice; the rest when the timer is handled, which is due immediately
     assert world.broker.next_timer() == world.now
     world.pass_time(0)
     assert world.received[b] == [big, second, third]
@@ -210,6 +210,31 @@ def test_what_waits_of_one_sender_for_clients_that_are_away_is_bounded():
     assert [(sender, count) for sender, count, _ in world.broker.held.largest(5)] == [(A, 2)]
 
 
+def test_a_sender_over_its_quota_amid_a_fan_out_reaches_those_whose_outbox_that_frees():
+    world, a, b = two_clients(sender_queue_messages=1)
+    c = world.associate("client_c")
+    world.pause(b)
+    world.pause(c)
+    old = world.send(a, world.message(A, B, expires=LATER))
+    world.broker.receive_resumed(b, world.now)  # with the old message still to hand over
+    new = world.send(a, world.message(A, C, B, expires=LATER))
+    assert outcomes(world, old) == [(Stage.EXPIRED, B, Reason.SENDER_QUOTA)]
+    assert outcomes(world, new) == [(Stage.DELIVERED, B, None)]
+
+
+def test_a_connection_that_ends_with_more_than_a_senders_share_leaves_each_message_an_outcome():
+    world, a, b = two_clients(sender_queue_messages=2)
+    frames = [world.message(A, B, expires=LATER) for _ in range(4)]
+    world.broker.receive_frames([(frame, a, False) for frame in frames], world.now)
+    world.broker.receive_paused(b, 0, world.now)
+    world.broker.receive_closed(b, world.now)
+    world.drain()
+    expired = [(Stage.EXPIRED, B, Reason.SENDER_QUOTA)]
+    assert [outcomes(world, frame) for frame in frames] == [expired, expired, [], []]
+    world.send(world.open("client_b"), world.associate_request(B))
+    assert [outcomes(world, frame) for frame in frames[2:]] == [[(Stage.REDELIVERED, B, None)]] * 2
+
+
 def test_a_v2_message_over_the_quota_is_undeliverable_and_its_sender_is_told():
     world = World(sender_queue_messages=1)
     b, sender = world.associate("client_b"), world.connect_v2("client_a")
@@ -272,7 +297,7 @@ def test_slow_consumer_is_closed_named_and_its_messages_wait():
     (slow,) = [event for event in world.events if isinstance(event, SlowConsumerFound)]
     assert slow.uri == B
     assert slow.queued_bytes > 4_000
-    assert len(world.received[c]) == len(frames)  # the others do not feel it
+    assert len(world.received[c]) == len(frames)  # the others are not affected
     assert world.inventory() == {A, C}
     again = world.open("client_b")
     world.send(again, world.associate_request(B))
@@ -308,7 +333,7 @@ def test_the_brokers_own_messages_do_not_wait_for_a_later_session():
     assert not world.received[again]
 
 
-# What the kernel has not taken
+# What the kernel has not accepted
 
 
 def test_what_the_kernel_has_not_taken_is_not_delivered_until_it_has():
@@ -388,7 +413,7 @@ def test_a_new_connection_waits_until_it_is_known_what_the_old_one_sent():
         if isinstance(item, SendFrames):
             for link in item.links:
                 world.received[link] += item.frames
-    world.broker.events()  # the old one is to be closed, and is not yet
+    world.broker.events()  # the old one is to be closed, but is still open
     third = world.send(a, world.message(A, B, expires=LATER))
     assert len(world.received[new]) == 1  # the association's response
     world.close(b)
@@ -403,7 +428,7 @@ def test_a_new_connection_gets_nothing_that_the_old_one_sent_while_it_closed():
     world.broker.receive_frame(world.associate_request(B), new, world.now)
     world.broker.to_send()
     world.broker.events()
-    world.resume(b)  # the kernel took the rest before it was closed
+    world.resume(b)  # the kernel accepted the rest before it was closed
     world.close(b)
     assert world.received[b] == [first]
     assert outcomes(world, first) == [(Stage.DELIVERED, B, None)]

@@ -1,4 +1,4 @@
-"""A message that fits a template is decided as if it had been decoded; whatever does not fit is decoded."""
+"""A message that matches a template is decided as if it had been decoded; anything else is decoded."""
 
 import random
 
@@ -88,7 +88,7 @@ def test_no_template_where_the_expiry_stands_first():
 
 
 def test_whatever_fits_decodes_to_the_same_envelope():
-    """Mutations of a message, the more of them inside the two places that may differ."""
+    """Mutations of a message, more of them inside the two variable parts."""
     source = random.Random(5)
     message = frame_v1(b'{"a":1}')
     template, first = template_of(message), decode_frame(message).envelope

@@ -1,4 +1,4 @@
-"""Two time limits: to associate, and to say anything at all."""
+"""Two time limits: to associate, and to send anything at all."""
 
 from dovetail.pcp.idle_timers import Timeouts
 from dovetail.pcp.session import Mount, Session

@@ -26,7 +26,7 @@ GROUPS = {"operators": ("boss", "*.ops.example.com"), "all": ("*",)}
         ("web-*", "web-1", True),
         ("web-*.example.com", "web-.example.com", True),
         ("web-*.example.com", "web-example.com", False),
-        ("aa*aa", "aaa", False),  # the same letters are not used twice
+        ("aa*aa", "aaa", False),  # the same letters do not match twice
         ("@operators", "boss", True),
         ("@operators", "x.ops.example.com", True),
         ("@operators", "agent1", False),

@@ -1,4 +1,4 @@
-"""Which configurations let anybody command all."""
+"""Which configurations let anyone command all clients."""
 
 import msgspec
 import pytest
@@ -41,7 +41,7 @@ def test_whoever_may_claim_to_be_a_controller_commands_all():
 
 
 def test_a_rule_that_lets_anybody_command_also_lets_anybody_associate():
-    """The rule for commands has no message type, so it allows the associate request, too."""
+    """The rule for commands has no message type, so it allows the associate request too."""
     assert find_open_rules(settings(rules=[{**ASSOCIATE, "sender": "pcp://boss/controller"}, COMMAND]))
 
 

@@ -46,7 +46,7 @@ def test_what_was_accepted_under_the_old_rules_is_delivered():
 
 def test_connections_that_may_not_associate_any_more_are_named():
     world = World()
-    world.open("client_d")  # not associated: the rules decide when it asks
+    world.open("client_d")  # not associated: the rules decide when it requests it
     sender, receiver, modern = (
         world.associate("client_a", "controller"),
         world.associate("client_b"),

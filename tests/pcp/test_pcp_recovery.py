@@ -20,14 +20,14 @@ def restart(before: World, now: int = NOW) -> World:
 
 
 def come_back(world: World, name: str) -> list[bytes]:
-    """What a client finds that associates, after the response."""
+    """What a client that associates gets after the response."""
     connection = world.open(name)
     world.send(connection, world.associate_request(f"pcp://{name}/agent"))
     return world.received[connection][1:]
 
 
 def crashed_world(*targets: str, **settings: object) -> tuple[World, bytes]:
-    """client_a wrote to client_b, who does not read."""
+    """client_a wrote to client_b, which does not read."""
     world = World(**settings)
     a, b = world.associate("client_a"), world.associate("client_b")
     world.send(a, world.message(A, B))

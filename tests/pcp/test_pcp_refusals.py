@@ -1,4 +1,4 @@
-"""Refusals above a rate are counted and noted, not handled one by one."""
+"""Refusals above a rate are counted and summarised, not handled one by one."""
 
 import json
 from collections import Counter
@@ -43,7 +43,7 @@ def test_after_a_second_refusals_are_handled_in_full_again():
     for _ in range(3):
         world.send(a, b"rubbish!")
         world.send(a, b"rubbish!")
-        world.now += 1_000_000  # no timer in between: the next refusal notes what the last second left
+        world.now += 1_000_000  # no timer in between: the next refusal records what the last second left
     world.send(a, b"rubbish!")
     assert rejected(world) == {A: 4}
     assert [note["count"] for note in notes(world)] == [1, 1, 1]

@@ -1,4 +1,4 @@
-"""Settings from a table, as a configuration file gives them."""
+"""Settings from a table, as in a configuration file."""
 
 import msgspec
 import pytest

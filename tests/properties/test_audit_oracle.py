@@ -1,4 +1,4 @@
-"""The tables equal those of the slow, separate implementation, however the work is cut into runs and partitions."""
+"""The tables equal those of the slow, separate implementation, however the work is split into runs and partitions."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ def audit(spark, root: Path, out: str, **options) -> Audit:
 
 
 def rows_of(out: Path, table: str) -> list[str]:
-    """All rows in an order of their own: files may differ, and which run read a row."""
+    """All rows, sorted: files may differ, and which run read a row."""
     rows = open_tables(out).read(table).to_pylist()
     return sorted(repr(sorted((name, value) for name, value in row.items() if name != "run")) for row in rows)
 
 
 def fix(spark, monkeypatch, settings: dict[str, str]) -> None:
-    """The session is tuned so, and no step tunes it otherwise."""
+    """Fix these settings of the session, so that no step tunes it otherwise."""
     for key, value in settings.items():
         spark.conf.set(key, value)
-    for module in ("run", "refresh", "warehouse"):
+    for module in ("run", "refresh", "increment", "finding", "warehouse"):
         monkeypatch.setattr(f"dovetail.audit.{module}.tune", lambda spark, rows: None)
 
 
@@ -87,6 +87,6 @@ def test_spark_agrees_with_the_oracle(tmp_path, monkeypatch):
 def test_spark_agrees_with_the_oracle_on_many_worlds(tmp_path, monkeypatch, seed, partitions, adaptive):
     settings = {"spark.sql.shuffle.partitions": str(partitions), "spark.sql.adaptive.enabled": adaptive}
     spark = open_test_session()
-    if seed % 2:  # the runs that follow each other are tuned so too
+    if seed % 2:  # the incremental runs use these settings too
         fix(spark, monkeypatch, {**LARGE, **settings, **COMPILED})
     check(spark, tmp_path, seed, monkeypatch, {**LARGE, **settings, **COMPILED})

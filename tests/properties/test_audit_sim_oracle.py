@@ -1,4 +1,4 @@
-"""The tables equal the oracle's for worlds that the simulator made of the real cores, with its faults."""
+"""The tables equal the oracle's for worlds that the simulator runs with the real cores and its faults."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from audit.audit_worlds import open_test_session
 from dovetail.audit.run import Audit
-from dovetail.audit.settings import AuditSettings, SwarmRules
+from dovetail.audit.settings import AuditSettings
 from dovetail.journal.journal import Journal, JournalOptions
 from dovetail.lake.layout import server_slug
 from dovetail.lake.seal import seal_journal
@@ -29,13 +29,12 @@ from swarm.swarm_world import SETTINGS as SWARM
 from swarm.swarm_world import SwarmWorld
 
 pytestmark = pytest.mark.timeout(900)
-RULES = SwarmRules(epoch_ms=SWARM.epoch_ms, pow_target=SWARM.rules.pow_target)
 FAULTS = "all=1"
 SEALINGS = 2
 
 
 def swarm_hops(seed: int) -> dict[str, list[Hop]]:
-    """Four peers that lose many datagrams, one of them away for a while; seen before all has settled."""
+    """Four peers that lose many datagrams, one of them away for a while; recorded before all has settled."""
     swarm = SwarmWorld(seed, 4, loss=0.4, skews_us=[0, 40_000, -30_000, 0])
     swarm.traffic(6, per_second=2)
     swarm.world.crash("peer-2", restart_after_us=4 * SECOND_US)
@@ -45,7 +44,7 @@ def swarm_hops(seed: int) -> dict[str, list[Hop]]:
 
 
 def has_gap(hops: dict[str, list[Hop]]) -> bool:
-    """Whether a peer lacks a message that one of its own refers to."""
+    """True if a peer lacks a message that one of its own refers to."""
     for journal in hops.values():
         held = {hop.message[:HASH_BYTES] for hop in journal}
         entries = [read_entry(hop.raw, hop.message, SWARM.epoch_ms) for hop in journal if hop.raw is not None]
@@ -55,12 +54,12 @@ def has_gap(hops: dict[str, list[Hop]]) -> bool:
 
 
 def swarm_hops_with_gaps(seed: int) -> dict[str, list[Hop]]:
-    """The first world after this seed's that was looked at while a peer lacked something."""
+    """The first world from this seed on that was recorded while a peer lacked something."""
     return next(hops for number in range(100) if has_gap(hops := swarm_hops(seed + 1_000 * number)))
 
 
 def won_hops(seed: int) -> tuple[dict[str, list[Hop]], dict[str, bytes]]:
-    """Two nodes under faults, and their keys; owners keep journals too, but nobody seals those."""
+    """Two nodes under faults, and their keys; owners keep journals too, but those are not sealed."""
     world = World(seed, link=Link(latency_us=(5_000, 150_000)))
     setting = Setting(places=2, duration_us=3 * SECOND_US)
     play = build_won(world, setting)
@@ -105,7 +104,7 @@ def check(root: Path, seed: int) -> None:
     public = {uri: SigningKey(key).public for uri, key in keys.items()}
     expected = ask_oracle(root, epoch_ms=SWARM.epoch_ms, node_keys=public)
     assert all(expected[name] for name in ("deliveries", "chains", "gaps", "coverage", "signatures"))
-    settings = AuditSettings(swarms={"": RULES})
+    settings = AuditSettings(agreements={"": SWARM.agreement})
     summary = Audit(spark=open_test_session(), lake=root / "lake", tables=root / "out", settings=settings).run()
     found = ask_tables(root / "out")
     for name in expected:

@@ -1,4 +1,4 @@
-"""What is written twice, in Python and in Rust, does the same: on everything a fabric reports, and on hostile bytes."""
+"""The Python and Rust twins do the same: on everything a fabric reports, and on hostile bytes."""
 
 import hashlib
 import os
@@ -12,14 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail import fast
-from dovetail.journal import addresses, encoding, layout  # noqa: F401  # they register their twins
-from dovetail.journal.layout import REASON_OF_CODE, STAGE_OF_CODE, Run
-from dovetail.journal.messages import MessageRow
+from dovetail.fabrics import fabric_named
+from dovetail.journal import addresses, encoding, stored, stored_tree  # noqa: F401  # they register their twins
+from dovetail.journal.layout import REASON_OF_CODE, STAGE_OF_CODE
 from dovetail.model.address import address_of
 from dovetail.model.hop import Observation, Stage
 from dovetail.pcp import frame_template  # noqa: F401
 from dovetail.runtime import frames  # noqa: F401
-from journal.worlds import START_US, random_observations
+from dovetail.swarm import content  # noqa: F401
+from dovetail.won import compose  # noqa: F401
+from journal.worlds import START_US, expiring, random_observations
 
 native = pytest.importorskip("dovetail_fast", reason="native/ is not built here: there is no cargo, or no network")
 
@@ -31,7 +33,7 @@ def both(name):
 
 
 def outcome(function, *arguments):
-    """The result, or that there is none; the texts of errors may differ."""
+    """The result, or that there is none; error texts may differ."""
     try:
         return function(*arguments)
     except (ValueError, OverflowError, TypeError, LookupError) as error:
@@ -58,7 +60,7 @@ def compare_commit(observations, recalled, names, new_names, *state):
 def test_commits(seed, count, hashes_bytes, size, next_message):
     rng = random.Random(seed)
     observations = random_observations(rng, START_US, count)
-    if hashes_bytes:  # where the address is the hash of the bytes, bytes are whole
+    if hashes_bytes:  # if the address is the hash of the bytes, bytes are complete
         observations = [o for o in observations if o.raw is None or address_of(o.raw) == o.message] or observations[:0]
     digests = [None, hashlib.sha256(b"elsewhere").digest()]
     observations = [
@@ -93,36 +95,100 @@ def test_what_no_journal_can_hold_is_refused(bad):
     assert compare_commit([bad], {}, {"a": 1}, {}, 1, 0, 0, True) == ("refused", True)
 
 
+numbers = st.integers(-40, 300) | st.integers(-(2**63), 2**64 - 1)
+counterparts = (
+    st.none()
+    | st.integers(-1, 9)
+    | st.lists(st.integers(0, 9), max_size=9).map(lambda ids: b"".join(i.to_bytes(4, "little") for i in ids))
+    | st.binary(max_size=9)
+)
+runs = st.lists(
+    st.tuples(st.integers(0, 6), st.integers(1, 13), st.integers(0, 30), st.integers(-5, 2**40), counterparts)
+    | st.tuples(numbers, numbers, numbers, numbers, counterparts),
+    max_size=8,
+)
+messages = st.lists(
+    st.tuples(
+        hashes,
+        st.none() | st.integers(0, 20),
+        st.none() | st.integers(0, 20),
+        st.none() | st.just(b"") | hashes,
+        st.none() | numbers,
+        st.none() | st.binary(max_size=20),
+    )
+    | st.tuples(st.binary(max_size=33), numbers, numbers, st.binary(max_size=33), numbers, st.none()),
+    max_size=8,
+)
+
+
 @st.composite
-def stored(draw):
-    """Runs and messages as a file may hold them, honest or not."""
-    number = st.integers(0, 6)
-    counterparts = (
-        st.none()
-        | st.integers(0, 9)
-        | st.lists(st.integers(0, 9), max_size=9).map(lambda ids: b"".join(i.to_bytes(4, "little") for i in ids))
-        | st.binary(max_size=9)
-    )
-    times = st.integers(-5, 2**40) | st.integers(-(2**63), 2**63 - 1)
-    run = st.builds(Run, number, st.integers(0, 14), st.integers(0, 40), times, counterparts)
-    optional = st.none() | st.integers(0, 20)
-    row = st.builds(
-        MessageRow, number, hashes, optional, optional, st.none() | st.just(b"") | hashes, st.none(), st.none()
-    )
-    return draw(st.lists(run, max_size=8)), {row.id: row for row in draw(st.lists(row, max_size=7))}
+def rows_of(draw, values):
+    """A row as a file may hold it: as it was written, with some bytes changed, or arbitrary."""
+    rows = bytearray(msgspec.msgpack.encode(draw(values)))
+    for _ in range(draw(st.sampled_from([0, 0, 0, 1, 2]))):
+        rows[draw(st.integers(0, len(rows) - 1))] = draw(st.integers(0, 255))
+    if draw(st.integers(0, 9)) == 0:
+        rows[draw(st.integers(0, len(rows))) :] = draw(st.binary(max_size=9))
+    return bytes(rows)
 
 
 @given(
-    stored(), st.integers(0, 20), st.integers(-(2**50), 2**50), st.dictionaries(st.integers(0, 9), st.text(max_size=9))
+    st.lists(rows_of(messages), max_size=2),
+    rows_of(runs),
+    st.integers(0, 20),
+    st.integers(-(2**50), 2**63 - 1),
+    st.dictionaries(st.integers(0, 9), st.text(max_size=9) | st.just("x" * 8193), max_size=9),
+    st.tuples(st.integers(0, 30), st.integers(0, 60)),
 )
-@settings(max_examples=400, deadline=None)
-def test_runs_of_a_file(rows, seq, at_us, names):
-    runs, messages = rows
-    python, rust = (
-        outcome(function, seq, at_us, runs, messages, names, STAGE_OF_CODE, REASON_OF_CODE)
-        for function in both("hash_runs")
-    )
+@settings(max_examples=800, deadline=None)
+def test_commits_of_a_file(message_rows, commit, seq, at_us, names, part):
+    hashers = [kind(STAGE_OF_CODE, REASON_OF_CODE) for kind in both("HopHasher")]
+    for asked in (0, 1):  # missing input is supplied, if it can be
+        results = []
+        for hasher in hashers:
+            added = [outcome(hasher.add_messages, 1 + 4 * place, rows) for place, rows in enumerate(message_rows)]
+            if asked:
+                hasher.add_names(list(names.items()))
+            results.append((added, outcome(hasher.hash_commit, seq, at_us, commit, *part)))
+        assert results[0] == results[1]
+
+
+@given(rows_of(messages))
+@settings(max_examples=600, deadline=None)
+def test_messages_of_a_file(rows):
+    python, rust = (outcome(function, rows, []) for function in both("survey_messages"))
     assert python == rust
+
+
+def template_parts(raw):
+    """The parts of a version 1 frame whose expiry has six decimal places."""
+    end = 6 + int.from_bytes(raw[2:6])
+    id_at, second_at = raw.index(b'"id":"') + 6, raw.index(b'"expires":"') + 11
+    zone_at = raw.index(b'Z"', second_at)
+    return raw[:id_at], id_at + 36, raw[id_at + 36 : second_at], second_at + 19, zone_at, raw[zone_at:end], end, 1
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.sampled_from([0, 64, 128]), st.binary(max_size=9)), max_size=12))
+@settings(max_examples=100, deadline=None)
+def test_expiries_are_read_by_templates_as_by_the_fabric(drawn):
+    """Stored expiries are right, wrong (64), or of truncated bytes (128)."""
+    fabric, raws, rows = fabric_named("pcp"), [], []
+    for number, wrong, text in drawn:
+        expires_us = START_US + number * 1_000_001 + 1
+        raws.append(expiring(text, expires_us))
+        rows.append(
+            (address_of(raws[-1]), 1, len(raws[-1]) + (wrong == 128), b"", expires_us + (wrong == 64), raws[-1])
+        )
+    results = []
+    for survey, kind in zip(both("survey_messages"), both("Template"), strict=True):
+        templates = [kind(*template_parts(raw)) for raw in raws[:1]]
+        results.append(survey(msgspec.msgpack.encode(rows), templates))
+    assert results[0] == results[1]
+    states, _, _, unread = results[0]
+    assert list(states) == [0x1F | wrong for _, wrong, _ in drawn]
+    assert not unread
+    for raw in raws:
+        assert fabric.expiry_template(raw).expiry(raw) == fabric.read(raw).expires_us
 
 
 @given(st.binary(max_size=600))
@@ -134,15 +200,16 @@ def test_entries_of_any_bytes_are_hashed_or_refused(data):
 
 @given(st.binary(max_size=33 * 32) | st.integers(0, 9).map(lambda level: random.Random(level).randbytes(32 << level)))
 @settings(max_examples=200, deadline=None)
-def test_folds(level):
-    python, rust = (outcome(function, level) for function in both("fold"))
-    assert python == rust
+def test_folds_and_checks(level):
+    for name in ("fold", "checks_of"):
+        python, rust = (outcome(function, level) for function in both(name))
+        assert python == rust
 
 
-@given(st.binary(max_size=5000))
+@given(st.binary(max_size=20) | st.binary(max_size=5000))
 @settings(deadline=None)
 def test_digests_and_checksums(data):
-    for name in ("address_of", "crc32"):
+    for name in ("address_of", "crc32", "work_of"):
         python, rust = both(name)
         assert python(data) == rust(data)
 
@@ -160,6 +227,29 @@ def test_filters_and_buckets(some, first_id, seed):
     python, rust = both("encode_buckets")
     assert python(some, first_id) == rust(some, first_id)
     assert list(python(some, first_id)) == list(rust(some, first_id))
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=9)
+terms = texts | st.sampled_from(
+    ["<wm:/a>", "<wm:/a#x>", "<wm:/a#>", "<wm:/ab>", "<wm:/a", "<wm:/SELF#sig>", '"<wm:/a>"']
+)
+graphs = st.lists(st.tuples(terms, st.lists(st.tuples(terms, terms, terms), max_size=4)), max_size=4)
+
+
+@given(graphs)
+@settings(max_examples=300, deadline=None)
+def test_graphs_of_won(some):
+    for name, arguments in (("encode_graphs", ()), ("digest_graphs", ("wm:/a", "wm:/SELF", "<wm:/SELF#sig>"))):
+        python, rust = both(name)
+        assert python(some, *arguments) == rust(some, *arguments)
+        assert python(dict(some).items(), *arguments) == rust(dict(some).items(), *arguments)
+
+
+@given(hashes | st.binary(max_size=40))
+@settings(deadline=None)
+def test_uris_of_won(address):
+    python, rust = (outcome(function, address) for function in both("won_uri"))
+    assert python == rust
 
 
 @pytest.mark.parametrize("is_text", [True, False])
@@ -201,7 +291,7 @@ def test_parts_of_a_template_that_do_not_meet_are_refused():
         native.Template(HEAD, 2, MIDDLE, 3, 4, TAIL, 5, 1)
 
 
-@pytest.mark.parametrize("scenario", ["pcp", "swarm"])
+@pytest.mark.parametrize("scenario", ["pcp", "won", "swarm"])
 def test_a_world_from_one_seed_gives_the_same_journals_byte_for_byte(tmp_path, scenario):
     journals = {}
     for name in ("python", "native"):

@@ -1,25 +1,39 @@
-"""Worlds whose limits are so small that traffic runs into them all the time, and outages of hours.
+"""Worlds with limits so small that traffic hits them all the time, outages of hours, and bad disks.
 
-Whatever happens: one outcome for each recipient of each accepted message, and memory within its budget.
+Whatever happens: one outcome for each recipient of each accepted message, memory within its budget, and no journal that
+lost something continues as if it had not.
 """
 
+import contextlib
 import os
+import tempfile
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
+from dovetail.journal import continuity
+from dovetail.journal.reader import JournalReader
+from dovetail.journal.verify import verify_journal
+from dovetail.model.errors import JournalError
 from dovetail.model.hop import Reason, Stage
+from dovetail.sim import won_scenario
+from dovetail.sim.disk import JournalFolder
 from dovetail.sim.pcp_scenario import BROKER, MESSAGE_TYPE, PcpScenario, client_uri
-from dovetail.sim.scenario import Setting, run_scenario
+from dovetail.sim.scenario import GRACE_US, Setting, run_scenario
+from dovetail.sim.swarm_scenario import SwarmScenario
 from dovetail.sim.world import SECOND_US, World
+from dovetail.swarm.peer import Peer
 
 SOAK_SEEDS = int(os.environ.get("DOVETAIL_SOAK_SEEDS", "3000"))
 HOUR_US = 3600 * SECOND_US
 WAITING = 2_000
+SLOW_REPAIR_US = 600 * SECOND_US
+"""With small tables, inventions that honest peers relay take room until they are given up."""
 
 
-def run(scenario, seed, *, places, seconds, faults="all=1"):
-    setting = Setting(places=places, duration_us=int(seconds * SECOND_US), is_hostile=True)
+def run(scenario, seed, *, places, seconds, faults="all=1", grace_us=GRACE_US):
+    setting = Setting(places=places, duration_us=int(seconds * SECOND_US), is_hostile=True, grace_us=grace_us)
     return run_scenario(scenario, seed, setting=setting, faults=faults)
 
 
@@ -40,19 +54,106 @@ def test_the_tiny_queues_of_those_worlds_do_overflow():
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(50))
 def test_nodes_with_tiny_limits_finish_every_chain(seed):
-    report = run("won", seed, places=2, seconds=1)
+    report = run("won", seed, places=2, seconds=2, faults="all=1,outage")
     assert report.findings == []
     assert report.is_settled
 
 
+@pytest.mark.exhaustive
+def test_those_worlds_find_responses_that_reference_all_that_is_unconfirmed(monkeypatch):
+    """Without a limit an outage makes a response too large for any node to accept, and the conversation stops there."""
+    monkeypatch.setitem(won_scenario.HOSTILE, "max_references", (1000, 1000))
+    rules = {
+        finding.rule
+        for seed in range(8)
+        for finding in run("won", seed, places=2, seconds=6, faults="all=1,outage").findings
+    }
+    assert {"settled", "complete"} <= rules
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("seed", range(50))
+def test_peers_with_tiny_limits_converge_among_liars(seed):
+    report = run("swarm", seed, places=3, seconds=3)
+    assert report.findings == []
+    assert report.is_settled
+
+
+@pytest.mark.exhaustive
+def test_inventions_that_honest_peers_relay_delay_repair_but_do_not_prevent_it():
+    report = run("swarm", 226, places=4, seconds=2, faults="all=2", grace_us=SLOW_REPAIR_US)
+    assert (report.findings, report.is_settled) == ([], True)
+
+
+@pytest.mark.exhaustive
+def test_the_tiny_limits_of_those_peers_are_reached():
+    world = World(1)
+    scenario = SwarmScenario(world, Setting(places=4, duration_us=5 * SECOND_US, is_hostile=True))
+    world.run(20 * SECOND_US)
+    statuses = [peer.status() for peer in scenario.peers().values() if isinstance(peer, Peer)]
+    assert max(status.missing for status in statuses) == scenario.settings.max_wanted
+    assert sum(status.crowded_out for status in statuses) > 10
+
+
 @pytest.mark.soak
-@pytest.mark.parametrize(("scenario", "places", "share"), [("pcp", 4, 1), ("won", 3, 30)])
-def test_thousands_of_hostile_seeds(scenario, places, share):
+@pytest.mark.parametrize(
+    ("scenario", "places", "share", "faults", "grace_us"),
+    [
+        ("pcp", 4, 1, "all=2", GRACE_US),
+        ("swarm", 4, 30, "all=2", SLOW_REPAIR_US),
+        ("won", 3, 30, "all=2,outage", GRACE_US),
+    ],
+)
+def test_thousands_of_hostile_seeds(scenario, places, share, faults, grace_us):
     for seed in range(SOAK_SEEDS // share):
-        report = run(scenario, seed, places=places, seconds=2, faults="all=2")
+        report = run(scenario, seed, places=places, seconds=2, faults=faults, grace_us=grace_us)
         assert report.findings == [], seed
+
+
+def run_on_bad_disks(scenario, seed, *, has_copies=True, faults="damage=8"):
+    """The findings of a world whose disks are damaged, and the results for its journals."""
+    in_memory = "/dev/shm" if Path("/dev/shm").is_dir() else None  # where fsync costs nothing
+    with tempfile.TemporaryDirectory(dir=in_memory) as folder:
+        disks = JournalFolder(Path(folder), seed, has_copies=has_copies)
+        setting = Setting(places=3, duration_us=3 * SECOND_US)
+        report = run_scenario(scenario, seed, setting=setting, faults=faults, journal_factory=disks)
+        for path in Path(folder).glob("*.journal"):
+            with contextlib.suppress(JournalError):  # pages that no server reads at its start may still be bad
+                verify_journal(path)
+        return report.findings, disks.outcomes
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_what_a_bad_disk_gives_back_is_repaired_refused_or_named(seed):
+    """With a copy in the lake the broker keeps its promises; without one, the other peers repair the loss."""
+    scenario, has_copies = (("pcp", True), ("swarm", False))[seed % 2]
+    assert run_on_bad_disks(scenario, seed, has_copies=has_copies, faults="all=1,damage=6")[0] == []
+
+
+def test_those_disks_are_bad_in_every_way():
+    outcomes = Counter()
+    for seed in range(6):
+        outcomes += run_on_bad_disks("swarm", seed, has_copies=False)[1]
+    assert all(outcomes[name] for name in ("whole", "recovered", "lost"))
+
+
+def test_those_worlds_find_journals_that_go_on_after_they_lost_their_end(monkeypatch):
+    """Without the high-water mark SQLite takes a damaged log for a shorter one."""
+    monkeypatch.setattr(continuity, "_find_behind_mark", lambda reader, mark: ())
+    monkeypatch.setattr(JournalReader, "marked_size", lambda reader: 0)
+    rules = {finding.rule for seed in range(6) for finding in run_on_bad_disks("swarm", seed)[0]}
+    assert "disk" in rules
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    ("scenario", "has_copies", "share"), [("pcp", True, 3), ("swarm", False, 3), ("won", True, 30)]
+)
+def test_thousands_of_bad_disks(scenario, has_copies, share):
+    for seed in range(1000, 1000 + SOAK_SEEDS // share):
+        assert run_on_bad_disks(scenario, seed, has_copies=has_copies, faults="all=2,damage=8")[0] == [], seed
 
 
 @pytest.mark.parametrize("durability", ["full", "relaxed"])

@@ -1,4 +1,4 @@
-"""The journal against a list: whatever is done in whatever order, both hold the same."""
+"""The journal against a list: after any operations in any order, both hold the same."""
 
 import random
 import shutil

@@ -1,8 +1,8 @@
-"""The broker against a small model, under any order of what can happen to it.
+"""The broker against a small model, under any order of events.
 
-The model knows only who is connected, who is paused, and what each message was. The claims: the inventory equals who is
-connected, and so does what a subscriber was told; nobody gets a message twice; nobody unauthorised gets any; order per
-pair holds; every accepted message ends in exactly one outcome per target in the journal.
+The model knows only who is connected, who is paused, and what each message was. The claims: the inventory equals the
+connected clients, and so does what a subscriber was sent; no one gets a message twice; no one unauthorised gets any;
+order per pair is kept; every accepted message ends in exactly one outcome per target in the journal.
 """
 
 import json
@@ -28,7 +28,7 @@ TARGETS = (
     "pcp:///server",
 )
 DEFINITE = tuple(target for target in TARGETS if "*" not in target and "ghost" not in target)
-# b/agent may hear nobody but a/controller; controllers may not write to each other.
+# b/agent may receive only from a/controller; controllers may not write to each other.
 RULES = (
     Rule(allow=True, message_type="http://puppetlabs.com/*"),
     Rule(allow=True, sender="pcp://a/controller", target="pcp://b/agent"),
@@ -36,7 +36,7 @@ RULES = (
     Rule(allow=False, sender="pcp://*/controller", target="pcp://*/controller"),
     *ALLOW_ALL,
 )
-# The same, and nobody may write to a/agent.
+# The same, and no one may write to a/agent.
 STRICT_RULES = (RULES[0], Rule(allow=False, target="pcp://a/agent"), *RULES[1:])
 PICK = st.integers(0, 11)
 
@@ -75,7 +75,7 @@ class BrokerMachine(RuleBasedStateMachine):
             self.connect(NAMES[number // 2], TYPES[number % 2], version)
 
     def pick(self, number: int) -> str:
-        """A connection that is open, or one that was, where none is."""
+        """An open connection, or a former one if none is open."""
         live = sorted(self.uris, key=int)
         return live[number % len(live)] if live else "1"
 
@@ -103,7 +103,7 @@ class BrokerMachine(RuleBasedStateMachine):
 
     @rule(number=PICK, room=st.none() | st.integers(0, 1_500))
     def stop_reading(self, number: int, room: int | None) -> None:
-        """The transport is full, or its kernel takes some bytes more before it is."""
+        """The transport is full, or its kernel accepts some more bytes before it is."""
         if room is None:
             self.world.pause(self.pick(number))
         else:
@@ -162,7 +162,7 @@ class BrokerMachine(RuleBasedStateMachine):
         breaks=st.none() | PICK,
     )
     def keep_sending(self, number: int, receiver: str, ttls_ms: list[int], breaks: int | None) -> None:
-        """One client to one other, again and again: what a template is made of, in one turn and over several."""
+        """One client to another, repeatedly: this creates a template, in one turn and over several."""
         connection = self.pick(number)
         for ttl_ms in ttls_ms[:2]:
             self.send_one(connection, [receiver], ttl_ms, 0)
@@ -173,7 +173,7 @@ class BrokerMachine(RuleBasedStateMachine):
 
     @rule(is_strict=st.booleans())
     def change_rules(self, is_strict: bool) -> None:
-        """Nobody loses the right to associate by it."""
+        """No one loses the right to associate by it."""
         self.is_strict = is_strict
         assert (
             self.world.broker.change_rules(PcpSettings(rules=STRICT_RULES if is_strict else RULES), self.world.now)
@@ -183,7 +183,7 @@ class BrokerMachine(RuleBasedStateMachine):
 
     @rule(burst=st.lists(st.tuples(PICK, st.lists(st.sampled_from(TARGETS), min_size=1, max_size=3)), max_size=3))
     def kill(self, burst: list[tuple[int, list[str]]]) -> None:
-        """The broker is killed after the commit of what it accepted, before anything of it was handed over."""
+        """The broker is killed after committing what it accepted, before handing any of it over."""
         for number, targets in burst:
             self.send_one(self.pick(number), targets, 3_000, 0)
         self.world.events += self.world.broker.events()
@@ -246,7 +246,7 @@ class BrokerMachine(RuleBasedStateMachine):
         assert all(count == 1 for count in got.values())
 
     def told_inventory(self, connection: str) -> set[str]:
-        """The inventory as a subscriber knows it: the last response and the updates since."""
+        """The inventory as known to a subscriber: the last response and the updates since."""
         known: set[str] = set()
         for payload in self.world.received[connection]:
             if self.versions[connection] == 2:
@@ -294,7 +294,7 @@ TestBrokerMachine.settings = settings(max_examples=60, stateful_step_count=30, d
 
 @pytest.mark.parametrize("seed", range(4))
 def test_long_random_walk(seed):
-    """The same machine, walked further than hypothesis goes, mostly sending."""
+    """The same machine, run longer than hypothesis does, mostly sending."""
     source = random.Random(seed)
     machine = BrokerMachine()
     machine.connect_everybody([source.choice((1, 1, 2)) for _ in range(6)])

@@ -1,4 +1,4 @@
-"""Codecs under mutation: whatever the bytes, only the typed error comes out, and what decodes encodes to the same."""
+"""Codecs under mutation: any bytes give a result or the typed error, and what decodes encodes to the same bytes."""
 
 import contextlib
 import random
@@ -44,7 +44,7 @@ def mutate(message: bytes, source: random.Random) -> bytes:
 
 
 def decode_either(message: bytes) -> int:
-    """How many of the two codecs took it; anything but the typed error comes through."""
+    """How many of the two codecs accepted it; any other error propagates."""
     taken = 0
     for decode, rescue in ((decode_frame, salvage_frame), (decode_message, salvage)):
         with contextlib.suppress(RemoteProtocolError):
@@ -59,7 +59,7 @@ def assert_some_decode_and_some_are_refused(rounds: int, seed: int) -> None:
     taken = Counter(decode_either(mutate(source.choice(SEEDS), source)) for _ in range(rounds))
     assert taken.keys() == {0, 1}, "no bytes are a frame of both versions"
     assert taken.total() == rounds
-    # else the mutations would be too small or too large to find anything
+    # otherwise the mutations would be too small or too large to find anything
     assert min(taken.values()) > rounds // 100
 
 
@@ -75,7 +75,7 @@ def test_a_million_mutated_frames():
 
 @given(st.binary(max_size=300))
 def test_any_bytes_give_only_the_typed_error(message):
-    # an envelope of version 1 has a descriptor, length and content, which hardly comes of nothing
+    # a version 1 envelope has a descriptor, length and content, which random bytes hardly ever form
     assert decode_either(message) == 0
     assert decode_either(b"\x01\x01" + message) == 0
     assert decode_either(b"\x01\x01" + frame_v1()[2:]) == 1

@@ -1,4 +1,4 @@
-"""A frame that fits a template is treated exactly as if it had been decoded and decided: same hops, frames, closes."""
+"""A frame that matches a template is treated exactly as if decoded and decided: same hops, frames, closes."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,14 +16,14 @@ IDS = (ID, "0a1B2c3D-0000-4000-8000-00000000000f", ID[:-1] + "g", ID[:-1])
 TIMES = (
     EXPIRES,
     "2026-11-15T20:00:01.500000Z",
-    "2026-11-15T19:58:59.999999Z",  # over
-    "2026-11-15T19:59:00.000000Z",  # over just now
+    "2026-11-15T19:58:59.999999Z",  # expired
+    "2026-11-15T19:59:00.000000Z",  # expired just now
     "2026-11-15T20:00:00.5Z",
     "2026-11-15T20:00:00.000000+00:00",
     "2026-13-15T20:00:00.000000Z",
     "2026-11-15T20:00:00.00000xZ",
 )
-# The usual values come first and most often, so that templates are made and fit.
+# The usual values come first and most often, so that templates are created and match.
 USUAL = {"message_type": "http://example.com/ping", "targets": [TARGET], "sender": SENDER}
 UNUSUAL = st.fixed_dictionaries(
     {},
@@ -132,7 +132,7 @@ def test_templates_are_made_and_fit_in_these_worlds():
 def test_a_template_and_a_full_decision_give_the_same_decision_hops_and_frames(steps):
     pair = Pair()
     for step in steps:
-        for number in range(3):  # the template is there whenever the clients' state allows it
+        for number in range(3):  # the template exists whenever the clients' state allows it
             pair.send(frame_v1(b"%d" % number, **USUAL))
         if isinstance(step, str):
             pair.act(step)

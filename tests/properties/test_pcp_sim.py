@@ -1,7 +1,7 @@
-"""A broker and its clients in the simulated world: streams that break, a broker that crashes and comes back.
+"""A broker and its clients in the simulated world: streams that break, a broker that crashes and restarts.
 
-The claims, whatever happens: nobody gets a message twice, nobody gets one that the journal does not call delivered, and
-once every lifetime is over each accepted message has exactly one outcome per target.
+The claims, whatever happens: no one gets a message twice, no one gets one that the journal does not record as
+delivered, and once every lifetime is over each accepted message has exactly one outcome per target.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ SETTING = Setting(places=4, duration_us=6 * SECOND_US)
 
 
 def draw_crashes(seed: int) -> list[AnyFault]:
-    """The broker dies in the middle of traffic at three points of a turn, two clients in between."""
+    """The broker crashes amid traffic at three points of a turn, two clients in between."""
     points = list(CrashPoint)
     appends = [
         AppendCrash(place=BROKER, append=append, point=points[(seed + append) % len(points)], down_us=300_000)

@@ -133,7 +133,7 @@ def test_arbitrary_bytes_are_refused_in_words(data):
 def test_the_independent_checker_agrees_on_thousands_of_receipts(receipts):
     chance = random.Random(20251115)
     checked = 0
-    # most of them small ones, which are checked quickly
+    # most of them small, so that checking is fast
     for number, (data, flips, altered) in enumerate(zip(receipts, (1500, 100, 400), (300, 200, 500), strict=True)):
         damaged = [changed for _, changed in alterations(data, receipts[number - 1])]
         damaged = chance.sample(damaged, altered)
@@ -160,7 +160,7 @@ def test_the_independent_checker_of_conversations_agrees(tmp_path):
         flipped = bytearray(data)
         flipped[chance.randrange(len(flipped))] ^= 1 << chance.randrange(8)
         tried.append(bytes(flipped))
-    # proofs and words that fit, of the wrong messages; some of the shorter ones are whole conversations
+    # valid proofs and text for the wrong messages; some of the shorter ones are whole conversations
     tried += [forge(spoken, [m for m in messages if m is not left_out]) for left_out in messages]
     tried += [forge(spoken, [*messages, stranger]) for stranger in strangers]
     tried += [forge(spoken, [m for m in messages if said.uri not in (m.uri, m.responding_to)]) for said in spoken.said]

@@ -16,7 +16,9 @@ from dovetail.sim.faults import (
     AppendCrash,
     ClockJump,
     Crash,
+    DiskFailure,
     DiskFull,
+    DiskSlow,
     Partition,
     Pause,
     Weather,
@@ -25,6 +27,7 @@ from dovetail.sim.faults import (
 )
 from dovetail.sim.invariants import check_journals
 from dovetail.sim.scenario import Setting, run_scenario
+from sim.pingpong import PINGPONG
 
 PLACES = ("place-0000", "place-0001", "place-0002")
 SPAN_US = SECOND_US
@@ -49,6 +52,8 @@ faults = st.one_of(
     st.builds(Pause, at_us=moments, place=names, for_us=whiles),
     st.builds(ClockJump, at_us=moments, place=names, by_us=st.integers(-20 * SECOND_US, 20 * SECOND_US)),
     st.builds(DiskFull, at_us=moments, place=names, for_us=whiles),
+    st.builds(DiskSlow, at_us=moments, place=names, commit_us=whiles, for_us=whiles),
+    st.builds(DiskFailure, at_us=moments, place=names),
     st.builds(Weather, at_us=moments, link=links, for_us=whiles),
 )
 schedules = st.lists(faults, max_size=8)
@@ -58,14 +63,14 @@ schedules = st.lists(faults, max_size=8)
 @given(seed=st.integers(0, 2**64), schedule=schedules, link=links)
 def test_ping_pong_keeps_its_promises_and_repeats(seed, schedule, link):
     setting = Setting(places=len(PLACES), duration_us=SPAN_US // 2)
-    report = run_scenario("pingpong", seed, setting=setting, faults=schedule, link=link)
+    report = run_scenario(PINGPONG, seed, setting=setting, faults=schedule, link=link)
     assert report.findings == []
     assert decode_faults(encode_faults(schedule)) == schedule
-    assert run_scenario("pingpong", seed, setting=setting, faults=schedule, link=link) == report
+    assert run_scenario(PINGPONG, seed, setting=setting, faults=schedule, link=link) == report
 
 
 class Talker:
-    """A stream core that talks to one peer and remembers by stream what it sent and what came."""
+    """A stream core that talks to one peer and records by stream what it sent and received."""
 
     def __init__(self):
         self.came = {}

@@ -1,4 +1,4 @@
-"""Codecs: whatever can be encoded comes back, and no bytes raise anything but a Refusal."""
+"""Codecs: encoding round-trips, and no bytes raise anything but a Refusal."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def encode_again(decoded) -> bytes:
 
 
 def outcome(decode, data: bytes):
-    """What was decoded, or the refusal; whatever else is raised fails the test."""
+    """The decoded message, or the refusal; any other error fails the test."""
     try:
         found = decode(data)
     except Refusal as refusal:
@@ -109,7 +109,7 @@ def test_any_bytes_are_decoded_or_refused(head, tail):
         assert obfuscation.encode_obfuscated(unmasked, choice, data[1]) == data
     inside = outcome(lambda packet: decode_packet(packet, SIGNER, 0), data)
     assert isinstance(inside, Refusal) or data in [encode_packet(inside, SIGNER, at, band) for at, band in SLOTS]
-    # with the header of the swarm it is always taken
+    # with the header of the swarm it is always accepted
     assert decode_packet(encode_packet(data, SIGNER, 0, 3), SIGNER, 0) == data
 
 

@@ -1,4 +1,4 @@
-"""Whatever order messages and responses travel in: responses commit to everything their side has seen."""
+"""In whatever order messages and responses travel: responses commit to everything their side has seen."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ UNBOUNDED = 10_000
 
 
 class Side:
-    """One side of a connection, with what it must remember by its confirmation list alone."""
+    """One side of a connection; its confirmation list is all it remembers."""
 
     def __init__(self, name, limit):
         self.name = name
@@ -51,12 +51,12 @@ def ancestors(responses, graph):
 
 
 class Channel:
-    """Two sides; what travels between them in each direction arrives in order, on a link per sender of messages."""
+    """Two sides; traffic in each direction arrives in order, on a link per sender of messages."""
 
     def __init__(self, limit=UNBOUNDED):
         self.graph = {}
         self.sides = {True: Side("a", limit), False: Side("b", limit)}
-        self.firsts = {True: deque(), False: deque()}  # on their way to that side
+        self.firsts = {True: deque(), False: deque()}  # in flight to that side
         self.seconds = {True: deque(), False: deque()}
 
     def send(self, who):
@@ -85,7 +85,7 @@ class Channel:
                 self.acknowledge(who)
 
 
-# (which side acts, what it does, which of the waiting things it takes)
+# (which side acts, what it does, which of the waiting items it takes)
 steps = st.lists(st.tuples(st.booleans(), st.sampled_from(["send", "take", "back"]), st.integers(0, 5)), max_size=40)
 
 

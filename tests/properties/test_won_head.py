@@ -1,4 +1,4 @@
-"""The quick reader of heads takes nothing that decoding the whole message would refuse or read in another way."""
+"""The fast reader of heads accepts nothing that decoding the whole message would refuse or read differently."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MESSAGES = (TEXT, RESPONSE, BARE)
 
 
 def assert_read_alike(raw: bytes) -> bool:
-    """True if the quick reader took it."""
+    """True if the fast reader accepted it."""
     head = read_head(raw)
     if head is None:
         return False
@@ -105,7 +105,7 @@ def test_canonical_datasets_with_other_terms_are_read_alike_or_left(message, cha
     for number, place, term in changes:
         copy = list(quads[number % len(quads)])
         copy[place] = term
-        # added where the number is odd, else in place of the one before
+        # added if the number is odd, else replaces the one before
         if number % 2:
             quads.append(copy)
         else:
@@ -136,7 +136,7 @@ def test_responses_of_any_kind_are_read_alike(previous, connection, socket, dire
 
 
 def compose_quads(envelope, direction, at_ms):
-    """A response with this envelope, under a name that it does not deserve."""
+    """A response with this envelope, under a wrong URI."""
     template = success(TEXT, timestamp_ms=at_ms)
     kept = {v.P_PREVIOUS, v.P_CONNECTION, v.P_SENDER_SOCKET, v.P_RECIPIENT_SOCKET, v.P_RESPONDING_TO, v.RDF_TYPE}
     kept |= {v.P_RESPONDING_TO_TYPE}

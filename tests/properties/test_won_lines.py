@@ -1,4 +1,4 @@
-"""The quick reader of canonical N-Quads takes nothing that the general parser would refuse or read in another way."""
+"""The fast reader of canonical N-Quads accepts nothing that the general parser would refuse or read differently."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ EDITS = [*PIECES, b"<wm:/", b"#envelope>", b" .\n", b'"1.0"', v.RDF_TYPE.encode(
 
 
 def assert_read_alike(data: bytes) -> bool:
-    """True if the quick reader took it."""
+    """True if the fast reader accepted it."""
     graphs = decode_lines(data)
     if graphs is None:
         return False
     assert all(graphs.values()), "a graph without statements is no graph"
     assert statements_of(graphs) == set(read_quads(data))
-    # canonical: nothing would be written in another way
+    # canonical: nothing would be written differently
     assert join_lines(sorted(set(read_lines(data)))) == data
     assert all(list(group) == sorted(set(group)) for group in graphs.values())
     return True
 
 
 def decode_slowly(data: bytes) -> Message | None:
-    """What the general parser makes of it: a comment is none of the quick readers' layouts."""
+    """Decode with the general parser: no fast reader's layout has a comment."""
     try:
         return decode_message(b"# by the general parser\n" + data)
     except RemoteProtocolError:

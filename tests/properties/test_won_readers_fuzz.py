@@ -1,4 +1,4 @@
-"""Whatever bytes come: reading them gives messages or a reason, never another error."""
+"""Reading any bytes gives messages or a reason, never another error."""
 
 from __future__ import annotations
 

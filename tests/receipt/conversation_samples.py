@@ -1,4 +1,4 @@
-"""A won conversation between real nodes, with other talk between its messages, as two journals."""
+"""A won conversation between real nodes, interleaved with other traffic, as two journals."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from won.won_samples import ALICE_CHAT, NODE_A, NODE_B
 from won.won_world import Pair
 
 CAROL_CHAT = f"{NODE_B}/atom/carol#chat"
-# a real node signs messages and checkpoints with one key; here the journals are written with keys of their own
+# a real node signs messages and checkpoints with one key; here the journals have separate keys
 NODE_KEYS = [Verifier(name, SigningKey(bytes([seed]) * 32).public.raw) for name, seed in ((NODE_A, 1), (NODE_B, 2))]
 TRUSTED = [*samples.verifiers(NODE_A, NODE_B), *NODE_KEYS]
 
 
 @dataclass(frozen=True)
 class Spoken:
-    """What was said, in order, and the journals of both nodes."""
+    """The messages in order, and the journals of both nodes."""
 
     said: tuple[Message, ...]
     elsewhere: Message
@@ -76,7 +76,7 @@ def speak(folder: Path, *, rounds: int = 3) -> Spoken:
 
 
 def forge(spoken: Spoken, messages: list[Message]) -> bytes:
-    """A statement with just these messages, all proofs true and all words fitting: what a liar with journals can do."""
+    """A statement with just these messages, all proofs and text valid: what a liar with journals can produce."""
     messages = sorted(messages, key=lambda message: message.address)
     proven = [ProvenMessage(address=m.address, name="", raw=m.raw) for m in messages]
     sources = [JournalSource.open(path) for path in spoken.journals]

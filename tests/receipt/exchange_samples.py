@@ -1,4 +1,4 @@
-"""A pcp request with replies, and other traffic of the same and of other participants, as one broker's journal."""
+"""A pcp request with replies, and other traffic of the same and other participants, as one broker's journal."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Said:
 
 
 def exchange(folder: Path) -> Said:
-    """A request to three agents: two reply, one of them twice, one reply is answered; much else goes on."""
+    """A request to three agents: two reply, one of them twice, one reply is answered; amid much other traffic."""
     raws = {
         "earlier": frame(1, CONTROLLER, AGENTS[0]),
         "request": frame(2, CONTROLLER, "pcp://*/agent"),

@@ -12,7 +12,7 @@ EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 def read_message(raw, address):
-    """What a message says of itself: property -> values, those of the signature too; and what its author signed."""
+    """The properties of a message: property -> values, including those of the signature; and what its author signed."""
     uri, values = won_uri(address), {"previousMessage": []}
     quads, lines = read_won(raw, uri)
     need(sha(b"".join(lines)) == address, "address")

@@ -1,6 +1,6 @@
 """Checks exchanges from docs/reference/receipt-format.md alone, as `independent_checker` does deliveries.
 
-Messages of pcp are read as far as the page tells: whoever keeps to the protocol is read right.
+Messages of pcp are read as far as the page describes: those that follow the protocol are read correctly.
 """
 
 import datetime
@@ -55,7 +55,7 @@ def read_ids(raw, address):
 
 
 def check_stretch(receipt, trusted):
-    """The server, its number of hops, and the hops inside the stretch."""
+    """The server, its number of hops, and the hops inside the range."""
     origin, size, root = check_note(receipt["journal"], trusted)
     first, since, until = (receipt[key] for key in ("first", "from", "until"))
     need(all(type(n) is int and n >= 0 for n in (first, since, until)) and since < until, "numbers")
@@ -102,9 +102,9 @@ def check_exchange(data, trusted):
         before = set(known)
         known |= {pair[0] for pair in ids.values() if pair and pair[1] in known}
     replies = [a for a in whom if a != request and ids.get(a) and ids[a][1] in known]
-    stretch = f"from {time_text(receipt['from'])} up to and without {time_text(receipt['until'])}"
+    period = f"from {time_text(receipt['from'])} up to and without {time_text(receipt['until'])}"
     members = f"{origin} saw {1 + len(replies)} messages of the exchange that {request} begins"
-    claim = [f"{members} {stretch}, and these are all", f"the request is {request} with the id {ids[request][0]}"]
+    claim = [f"{members} {period}, and these are all", f"the request is {request} with the id {ids[request][0]}"]
     claim += [f"reply {number} is {a} with the id {ids[a][0]}" for number, a in enumerate(replies, 1)]
     rest = [a for a in others if a not in replies]
     unread = sum(ids[a] is None for a in rest)

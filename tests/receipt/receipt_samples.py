@@ -32,13 +32,13 @@ ALL_SERVERS = (BROKER, NODE_A, NODE_B, *PEERS)
 
 
 def signer_of(name: str) -> Signer:
-    """The same key for the same name, always."""
+    """Always the same key for the same name."""
     seed = address_of(f"key of {name}".encode())
     return Signer(name, Ed25519PrivateKey.from_private_bytes(seed))
 
 
 def verifiers(*names: str) -> list[Verifier]:
-    """Public keys of these servers, of all where none is named."""
+    """Public keys of these servers, or of all if none is named."""
     return [signer_of(name).verifier for name in names or (*ALL_SERVERS, *WITNESSES)]
 
 
@@ -57,7 +57,7 @@ def pcp_message(text: str = "restart the pump", number: int = 1) -> bytes:
 
 
 def noise(number: int) -> Observation:
-    """A message that has nothing to do with any receipt."""
+    """A message unrelated to any receipt."""
     raw = b"other message %d" % number
     return Observation(
         at_us=T0 + number, stage=Stage.ACCEPTED, message=address_of(raw), counterparts=("pcp://x/y",), raw=raw
@@ -79,7 +79,7 @@ def write(path: Path, server: str, observations: list[Observation], *, before: i
 
 @dataclass(frozen=True)
 class Case:
-    """A message and the journals that know it."""
+    """A message and the journals that have it."""
 
     address: Address
     journals: tuple[Path, ...]
@@ -113,7 +113,7 @@ def pcp_case(folder: Path, *, before: int = 3, after: int = 4) -> Case:
 
 
 def won_chain(at_us: int = T0) -> tuple[Message, Message, Message]:
-    """m of alice to bob, s1 of her node, s2 of his."""
+    """m from alice to bob, s1 of her node, s2 of his."""
     at_ms = at_us // 1000
     keys = {name: SigningKey(address_of(name.encode())) for name in (ALICE, NODE_A, NODE_B)}
     message = compose.compose(
@@ -185,7 +185,7 @@ def won_observations() -> tuple[list[Observation], list[Observation]]:
 
 
 def won_case(folder: Path, *, before: int = 5, after: int = 2) -> Case:
-    """A whole chain at two nodes."""
+    """A complete chain at two nodes."""
     at_a, at_b = won_observations()
     return Case(
         at_a[0].message,
@@ -197,7 +197,7 @@ def won_case(folder: Path, *, before: int = 5, after: int = 2) -> Case:
 
 
 def swarm_case(folder: Path, *, before: int = 0, after: int = 300) -> Case:
-    """Made by one peer, held by two others; one of them had to ask for it."""
+    """Created by one peer, held by two others; one of them had to pull it."""
     raw = bytes(range(200))
     address = address_of(raw)
 

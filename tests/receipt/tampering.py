@@ -1,4 +1,4 @@
-"""Systematic damage to a receipt: every field altered, removed, doubled, moved or taken from another receipt."""
+"""Systematic damage to a receipt: every field altered, removed, duplicated, moved or taken from another receipt."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ Path = tuple[Any, ...]
 
 
 def encode(value: object) -> bytes:
-    """The canonical spelling, so that only the content is wrong."""
+    """The canonical encoding, so that only the content is wrong."""
     return (json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False) + "\n").encode()
 
 
 def places(value: object, path: Path = ()) -> Iterator[tuple[Path, object]]:
-    """Every value inside, with the way to it."""
+    """Every nested value, with its path."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, child in items:
         yield (*path, key), child
@@ -59,7 +59,7 @@ def _variants(value: object) -> Iterator[object]:
 
 
 def alterations(data: bytes, other: bytes) -> Iterator[tuple[str, bytes]]:
-    """Damaged receipts, each with what was done to it."""
+    """Damaged receipts, each with a description of the damage."""
     receipt, donor = json.loads(data), dict(places(json.loads(other)))
     for path, value in places(receipt):
         yield f"without {path}", _remove(receipt, path)

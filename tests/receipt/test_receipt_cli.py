@@ -132,6 +132,24 @@ def test_show_prints_the_message_and_says_that_nobody_is_trusted(receipt, tmp_pa
     assert json.loads(receipt("show", path, "--json").out)["valid"] is False
 
 
+def test_show_names_a_file_only_if_it_wrote_one(receipt, trust, tmp_path, monkeypatch):
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    case = samples.pcp_case(tmp_path)
+    other = tmp_path / "other.vkey"
+    other.write_text(Verifier(samples.BROKER, bytes(32)).text() + "\n")
+    show = ("show", case.address.hex()[:12], "--journal", case.journals[0])
+    name = f"receipt of {case.address.hex()}"
+    assert receipt(*show, "--trust", trust).out.startswith(f"{name}: valid (delivery, pcp)\n")
+    assert json.loads(receipt(*show, "--trust", trust, "--json").out)["file"] is None
+    refused = receipt(*show, "--trust", other)
+    assert (refused.code, refused.err.startswith(f"{name}: not valid: ")) == (3, True)
+    assert not list(here.iterdir())
+    assert receipt(*show, "--trust", trust, "-o", "kept").out.startswith("kept: valid")
+    assert json.loads(receipt(*show, "--trust", trust, "-o", "kept", "--json").out)["file"] == "kept"
+
+
 @pytest.mark.parametrize("arguments", [("build", "zz", "--journal", "x"), ("build", "00"), ("build", "00" * 33)])
 def test_misuse_is_exit_code_2(receipt, tmp_path, arguments):
     journal = samples.pcp_case(tmp_path).journals[0]
@@ -201,7 +219,7 @@ def test_options_that_do_nothing_are_told(receipt, tmp_path):
     ran = receipt(*wanted, "--counterpart", "pcp://nobody/agent", "--counterpart", samples.AGENT)
     assert (ran.code, ran.err.split("\n")[0]) == (0, "no hop here is from or to pcp://nobody/agent")
     ran = receipt(*wanted, "--date", "2025-11-15")
-    assert (ran.code, ran.err) == (2, "dovetail: --date goes with --lake\n")
+    assert (ran.code, ran.err) == (2, "dovetail: --date needs --lake\n")
     ran = receipt("complete", "--journal", case.journals[0], "--from", "noon", "--until", "2025-11-16")
     assert (ran.code, ran.err.startswith("dovetail: 'noon' is not a time such as ")) == (2, True)
 
@@ -298,7 +316,7 @@ def test_evidence_of_a_fork(receipt, tmp_path):
 
 
 def assert_shown_without_keys(ran, *names):
-    """What it says, and that nobody could check who signed the messages."""
+    """Check the output, and that it says that the message signatures could not be verified."""
     assert (ran.code, ran.err.count("\n")) == (0, 1)
     assert "it says:\n" in ran.out
     assert "proven:\n" in ran.out
@@ -321,12 +339,12 @@ def test_show_of_a_conversation_from_one_node(receipt, tmp_path):
 def test_completeness_of_a_minute(receipt, trust, tmp_path):
     case = samples.pcp_case(tmp_path)
     out = tmp_path / "all.json"
-    stretch = ("--from", "2025-11-15T20:00:00", "--until", "2025-11-15T20:00:01Z")
-    assert receipt("complete", "--journal", case.journals[0], *stretch, "-o", out).code == 0
+    period = ("--from", "2025-11-15T20:00:00", "--until", "2025-11-15T20:00:01Z")
+    assert receipt("complete", "--journal", case.journals[0], *period, "-o", out).code == 0
     ran = receipt("verify", out, "--trust", trust)
     assert (ran.code, "saw 7 hops of 4 messages" in ran.out) == (0, True)
     assert receipt("complete", "--journal", case.journals[0], "--from", "x", "--until", "y").code == 2
-    ran = receipt("complete", "--journal", case.journals[0], *stretch, "--server", "pcp://other/server")
+    ran = receipt("complete", "--journal", case.journals[0], *period, "--server", "pcp://other/server")
     assert ran.code == 2
 
 

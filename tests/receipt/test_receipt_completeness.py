@@ -79,7 +79,7 @@ def test_a_left_out_hop_is_noticed_even_if_all_words_fit(journal, cut):
 
 
 def test_a_range_that_is_proven_but_too_short_is_not_complete(journal):
-    """The same hops, with a claim about a longer stretch than they cover."""
+    """The same hops, with a claim about a longer range than they cover."""
     value = json.loads(build(journal, 95, 133))
     value["until"] += 1000
     with pytest.raises(ReceiptError, match=r"^completeness: .* missing at the end"):

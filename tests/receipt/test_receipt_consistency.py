@@ -40,7 +40,7 @@ def test_growth_is_proven_to_whoever_kept_the_older_receipt(grown):
     proof = verify_receipt(newer, TRUSTED, against=[view])
     assert proof.growth == (f"the journal of {samples.BROKER} only grew from 11 to 511 hops",)
     assert proof.claims[-1].endswith("contains it, and begins with its journal of 11 hops")
-    # the other way round: the newer one has the proof for both
+    # in reverse: the newer one has the proof for both
     assert verify_receipt(older, TRUSTED, against=views(newer)).growth == proof.growth
 
 

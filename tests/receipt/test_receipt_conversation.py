@@ -58,7 +58,7 @@ def test_all_messages_of_the_conversation_and_no_other(spoken, statement, messag
 
 
 def test_a_liar_with_true_proofs_makes_the_same_of_all_messages(spoken, statement, messages):
-    """So that what `forge` makes of fewer or other messages is refused for that alone."""
+    """So what `forge` builds from fewer or other messages is refused for that alone."""
     assert forge(spoken, messages) == statement
 
 
@@ -101,7 +101,7 @@ def test_a_message_swapped_for_another_is_refused(spoken, messages, others):
 
 @pytest.mark.exhaustive
 def test_newest_messages_left_out_are_found_by_another_receipt(spoken, messages):
-    """By references alone this is a whole conversation; the receipt of the last message shows the lie."""
+    """By references alone this is a complete conversation; the receipt of the last message exposes the lie."""
     last = spoken.said[-1]
     rest = [m for m in messages if last.uri not in (m.uri, m.responding_to)]
     shorter = forge(spoken, rest)

@@ -151,7 +151,7 @@ def test_requests_that_cannot_be_shown_are_refused(said):
 
 @pytest.mark.exhaustive
 def test_a_long_chain_of_replies_in_the_worst_order_takes_linear_work(tmp_path):
-    """Each replies to the one behind it, so that one pass over the stretch finds only one more."""
+    """Each replies to the one after it, so that one pass over the range finds only one more."""
     raws = [frame(1, samples.CONTROLLER, samples.AGENT)]
     raws += [frame(n, samples.AGENT, samples.CONTROLLER, n + 1 if n < 2000 else 1) for n in range(2, 2001)]
     journal = samples.write(

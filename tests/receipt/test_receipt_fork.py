@@ -49,7 +49,7 @@ def atom_response(message, previous):
 
 
 def evidence(tmp_path, one, other, trusted=TRUSTED) -> bytes:
-    """Both messages reach node A, which notes them."""
+    """Both messages reach node A, which records them."""
     observations = [
         Observation(
             at_us=samples.T0 + number,
@@ -93,7 +93,7 @@ def test_two_creates_of_one_atom(tmp_path):
 
 
 def test_nobody_is_accused_by_a_key_that_others_published_for_him(tmp_path):
-    """Anybody can make two Create messages in somebody else's name, with a key of his own in them."""
+    """Anyone can make two Create messages in another's name, containing their own key."""
     mallory = SigningKey(bytes(32))
     with pytest.raises(ReceiptError, match=r"^signature: .* is not signed with a trusted key"):
         evidence(tmp_path, create("chat", mallory), create("other", mallory))

@@ -17,7 +17,7 @@ def hop(seq: int, path: list[int]) -> HopRecord:
 
 
 def journal(size: int, seqs: list[int]) -> tuple[Checkpoint, list[bytes], list[bytes], list[HopRecord]]:
-    """A tree of `size` leaves with the paths of some, as a receipt has them."""
+    """A tree of `size` leaves with the paths of some, as in a receipt."""
     leaves = [address_of(b"leaf %d" % number) for number in range(size)]
     numbers: dict[bytes, int] = {}
 
@@ -31,7 +31,7 @@ def journal(size: int, seqs: list[int]) -> tuple[Checkpoint, list[bytes], list[b
 
 
 def is_good(checkpoint, hashes, record, leaf) -> bool:
-    """What RFC 9162 says, one path at a time."""
+    """Verify as in RFC 9162, one path at a time."""
     try:
         verify_inclusion(leaf, record.seq, checkpoint.size, [hashes[n] for n in record.path], checkpoint.root)
     except CheckpointError:
@@ -83,7 +83,7 @@ def test_a_path_that_skips_a_hash_behind_the_meeting_is_not_taken_for_good():
     checkpoint, leaves, hashes, hops = journal(16, [4, 5])
     walker = PathWalker(checkpoint, hashes)
     walker.check(hops[0], leaves[4])
-    # the two meet one level up; what is left of the path ends like the good one
+    # the two meet one level up; the rest of the path ends like the good one
     assert hops[1].path[1:] == hops[0].path[1:]
     with pytest.raises(ReceiptError, match="too short"):
         walker.check(hop(5, [hops[1].path[0], *hops[1].path[2:]]), leaves[5])

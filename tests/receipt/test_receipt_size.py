@@ -1,7 +1,7 @@
-"""How large the receipt of a won chain is in journals of ten million hops.
+"""The size of the receipt of a won chain in journals of ten million hops.
 
-Only what lies around the hops of the chain is computed; every subtree without one has a hash made up for it. The tree
-is as consistent as a real one, so the receipt is a valid one, and has the size that it would have in a real journal.
+Only the neighbourhood of the chain's hops is computed; every other subtree has a made-up hash. The tree is as
+consistent as a real one, so the receipt is valid, and has the size that it would have in a real journal.
 `python -m benchmarks.receipt --hops 10000000` writes the whole journals.
 """
 
@@ -28,7 +28,7 @@ MAX_BYTES = 30_000
 
 
 class VastSource:
-    """A journal of ten million hops, of which these are `apart` from each other, in the middle."""
+    """A journal of ten million hops, with these `apart` from each other, in the middle."""
 
     fabric = "won"
 

@@ -21,7 +21,7 @@ addresses = st.binary(min_size=32, max_size=32).map(Address) | st.sampled_from([
 
 
 class Held:
-    """A source that knows some addresses, and tells no more of them than it must."""
+    """A source that has some addresses, and reveals no more about them than it must."""
 
     server = "https://a.example/won/resource"
 
@@ -112,7 +112,7 @@ def beginnings_of(address: Address) -> list[str]:
 
 @pytest.fixture(scope="module")
 def crowd(tmp_path_factory):
-    """A journal of many messages and the lake made of it."""
+    """A journal of many messages and its lake."""
     folder = tmp_path_factory.mktemp("crowd")
     seen = [
         Observation(at_us=samples.T0 + number, stage=Stage.ACCEPTED, message=spread(number), raw=b"%d" % number)

@@ -22,7 +22,7 @@ def signed(size: int, mark: int):
 
 @pytest.fixture
 def rewritten(tmp_path):
-    """Two journals that one broker signed: the second has other first hops, and more."""
+    """Two journals signed by one broker: the second has other first hops, and more."""
     first = samples.pcp_case(tmp_path / "1", before=3, after=4)
     second = samples.pcp_case(tmp_path / "2", before=9, after=90)
     return first.journals[0], second.journals[0]
@@ -89,7 +89,7 @@ def test_every_altered_field_is_refused(rewritten):
 
 
 def test_a_true_proof_against_an_honest_server_is_refused(rewritten):
-    """The proof of honest growth, with words that accuse."""
+    """A proof of honest growth, presented as an accusation."""
     with JournalSource.open(rewritten[0]) as first, JournalSource.open(rewritten[1]) as second:
         value = json.loads(build_split_view(first.latest_checkpoint(), second.latest_checkpoint(), TRUSTED, second))
         honest = sign_checkpoint(Checkpoint(samples.BROKER, 11, root_of_first(11, second.node)), SIGNER)

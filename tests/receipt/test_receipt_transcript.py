@@ -29,7 +29,7 @@ def statement(spoken):
 
 @pytest.mark.exhaustive
 def test_any_message_of_it_gives_the_same_statement(spoken, statement):
-    """From one in the middle the beginning is found by references, the end by searching."""
+    """From a message in the middle, the beginning is found through references, the end by searching."""
     for message in verify_receipt(statement, TRUSTED).messages[::6]:
         assert spoken.build(message.address) == statement
 

@@ -1,4 +1,4 @@
-"""The tutorial runs as it is written, and prints what it says it prints."""
+"""The tutorial runs as written, and prints what it says."""
 
 from __future__ import annotations
 

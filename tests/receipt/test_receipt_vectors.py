@@ -1,4 +1,4 @@
-"""Receipts that were made once must stay valid for ever, and building must go on giving the same bytes."""
+"""Existing receipts must stay valid for ever, and building must keep giving the same bytes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def kept_keys():
 
 
 def claims_of(data: bytes) -> str:
-    """What ours and the independent checker both read in it."""
+    """The claims, as read by both our code and the independent checker."""
     keys = kept_keys()
     claims = list(verify_receipt(data, keys).claims)
     assert check(data, {(key.name, key.public_key) for key in keys}) == claims

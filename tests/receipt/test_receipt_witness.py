@@ -75,7 +75,7 @@ def test_unknown_witnesses_count_for_nothing_but_must_be_genuine(case, receipts)
 
 
 def test_one_key_under_two_names_counts_once_and_the_servers_own_key_not_at_all(case):
-    """Keys are roles, names are not: whoever has one key is one witness."""
+    """Keys are roles, names are not: one key is one witness."""
     broker = samples.signer_of(samples.BROKER)
     names = ("witness.example/alias", "witness.example/broker")
     doubles = [Signer(names[0], W1.private_key), Signer(names[1], broker.private_key)]
@@ -155,7 +155,7 @@ def test_a_witness_refuses_strangers_itself_and_shrinking(case):
 
 
 def test_a_server_is_no_witness_of_itself(case):
-    """Even where somebody makes such a signature line by other means."""
+    """Even if such a signature line is made by other means."""
     from dovetail.receipt.format import carry_note
     from dovetail.tlog.note import cosign
 

@@ -1,4 +1,4 @@
-"""Receipts of conversations between real won nodes: what their cores journal is what receipts are built from."""
+"""Receipts of conversations between real won nodes: built from what their cores journal."""
 
 from __future__ import annotations
 

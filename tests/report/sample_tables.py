@@ -112,7 +112,7 @@ class World:
 
 
 def add_pcp(world: World, *, messages: int = 240, names: Sequence[str] = ()) -> None:
-    """Requests to agents, some to many, with every outcome that a broker states."""
+    """Requests to agents, some to many, with every outcome that a broker records."""
     agents = [f"pcp://agent-{number:02d}.example/agent" for number in range(10)] + list(names)
     failures = (
         ("expired", "expired", "lifetime_over"),
@@ -424,7 +424,7 @@ def add_swarm(world: World, *, messages: int = 60) -> None:
 
 
 def add_forged_log(world: World) -> None:
-    """An owner whose node continued a log twice from the same place."""
+    """An owner whose node continued a log twice from the same position."""
     common = address("won", 0, 1, "m")
     first, second = address("won", 0, 2, "m"), address("won fork")
     author = f"{NODES[0]}/atom/a0"
@@ -477,6 +477,7 @@ def add_integrity(world: World) -> None:
             verdict=verdict,
             hops=hops,
             signed_hops=hops,
+            signed_at=max((row["at"] for row in world.rows["hops"] if row["server"] == server), default=None),
             proven_hops=proven,
             missing_hops=missing,
             repeated_hops=0,
@@ -514,7 +515,7 @@ def add_integrity(world: World) -> None:
 
 
 def add_other_checks(world: World) -> None:
-    """One finding of every check that the rest of the world does not cause."""
+    """One finding of every check that the rest of the world does not trip."""
     caused = {row["check"] for row in world.rows["findings"]}
     for check in GUIDES:
         if check not in caused:
@@ -529,12 +530,12 @@ def small_world(*, names: Sequence[str] = ()) -> World:
     add_forged_log(world)
     add_integrity(world)
     for name in names:
-        world.find("delivery.rejected", "pcp", address("pcp", 7), name, at=1, detail=name)
+        world.find("delivery.overdue", "pcp", address("pcp", 7), name, at=1, detail=name)
     return world
 
 
 def add_many_findings(world: World, count: int) -> None:
-    """Findings about messages of their own, each with hops, as a bad day would give."""
+    """Findings about separate messages, each with hops, as on a bad day."""
     for number in range(count):
         message = address("many", number)
         target = f"pcp://agent-{number % 500:03d}.example/agent"

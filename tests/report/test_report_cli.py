@@ -12,10 +12,12 @@ from dovetail.audit.tables import Tables
 from dovetail.cli.report import app
 from dovetail.lake.seal import seal_journal
 from dovetail.lake.store import LocalStore
-from dovetail.model.errors import DovetailError, PipelineError
+from dovetail.model.errors import DovetailError, PipelineError, UsageError
 from dovetail.report.numbers import Numbers
+from dovetail.tlog.checkpoint import Checkpoint, sign_checkpoint
+from dovetail.tlog.note import cosign
 from receipt import receipt_samples as samples
-from report.sample_tables import small_world
+from report.sample_tables import BROKER, small_world
 
 
 @pytest.mark.exhaustive
@@ -54,6 +56,21 @@ def test_json_has_the_same_numbers(tables: Tables, numbers: Numbers) -> None:
     assert found["hops"] == numbers.hops
     assert sum(item["deliveries"] for item in found["outcomes"]) == numbers.deliveries
     assert set(found) == set(Numbers.__struct_fields__)
+
+
+def test_cosigned_checkpoints_are_checked_with_the_given_keys(tables: Tables, tmp_path: Path) -> None:
+    broker, witness = samples.signer_of(BROKER), samples.signer_of(samples.WITNESSES[0])
+    signed = sign_checkpoint(Checkpoint(BROKER, 7, bytes(32)), broker)
+    folder = tmp_path / "cosigned"
+    folder.mkdir()
+    (folder / "a.note").write_text(signed.note + cosign(signed.checkpoint, witness, 1_780_000_000))
+    keys = tmp_path / "keys"
+    keys.write_text("".join(f"{key.text()}\n" for key in (broker.verifier, witness.verifier)))
+    words = [str(tables.root), "--json", "--cosigned", str(folder)]
+    result = CliRunner().invoke(app, [*words, "--trust", str(keys)])
+    looks = [(s["server"], s["witness"], s["witnessed_hops"]) for s in json.loads(result.stdout)["servers"]]
+    assert [look for look in looks if look[1]] == [(BROKER, witness.name, 7)]
+    assert isinstance(CliRunner().invoke(app, words).exception, UsageError), "nothing is believed without keys"
 
 
 def test_names_of_peers_cannot_drive_the_terminal(hostile_tables: Tables) -> None:

@@ -46,7 +46,7 @@ def test_missing_and_evidence_and_cycles_can_be_told_apart() -> None:
     assert found.count("node evidence") == 2
     assert found.count("node missing") == 1
     assert found.count("edge missing") == 1
-    assert found.count("edge against") == 2  # the way back of the cycle, and the one that names itself
+    assert found.count("edge against") == 2  # the back edge of the cycle, and the self-reference
 
 
 def test_more_nodes_than_fit_are_counted_and_names_are_escaped() -> None:

@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from dovetail.audit.tables import Tables
 from dovetail.report.evidence import HopSeen, read_hops, read_messages
-from dovetail.report.findings import MAX_HOPS_PER_STORY, addresses_of, encode_findings, order_findings
+from dovetail.report.findings import MAX_HOPS_PER_TRACE, addresses_of, encode_findings, order_findings
 from report.sample_tables import after
 from tables_on_disk import SCHEMAS
 
@@ -55,10 +55,10 @@ def test_nothing_found_is_encoded_too() -> None:
 
 def test_a_message_with_very_many_hops_says_how_many_are_left_out() -> None:
     message = b"m" * 32
-    hops = {message: [HopSeen("s", seq, seq, "accepted", None, None) for seq in range(MAX_HOPS_PER_STORY + 5)]}
+    hops = {message: [HopSeen("s", seq, seq, "accepted", None, None) for seq in range(MAX_HOPS_PER_TRACE + 5)]}
     found = encode_findings(rows({"message": message, "at": after(0)}), {}, hops, total=1)
-    assert len(found["hops"]["of"]) == MAX_HOPS_PER_STORY
-    assert found["hops"]["cut"] == [[0, MAX_HOPS_PER_STORY + 5]]
+    assert len(found["hops"]["of"]) == MAX_HOPS_PER_TRACE
+    assert found["hops"]["cut"] == [[0, MAX_HOPS_PER_TRACE + 5]]
 
 
 def test_texts_of_peers_are_made_visible_and_cut() -> None:

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from dovetail.report.guide import GUIDES, count_checks, guide_to
+from dovetail.model.outcome import FAILED
+from dovetail.report.guide import FAILED_CHECKS, GUIDES, count_checks, guide_to
 
 
 def test_every_check_of_the_audit_is_explained_in_its_own_words() -> None:
@@ -14,6 +15,13 @@ def test_every_check_of_the_audit_is_explained_in_its_own_words() -> None:
         assert check.sentence.startswith(guide.meaning.removesuffix(".")), check.id
         assert guide.title
         assert guide.advice.endswith("."), check.id
+
+
+def test_each_failed_delivery_is_one_finding() -> None:
+    checks = pytest.importorskip("dovetail.audit.checks", reason="the audit's checks need pyspark")
+    assert {check: checks.every_check()[check].where for check in FAILED_CHECKS} == {
+        f"delivery.{outcome}": f"outcome = '{outcome}'" for outcome in FAILED
+    }
 
 
 def test_a_newer_check_is_named_by_its_id() -> None:

@@ -1,4 +1,4 @@
-"""The headline counts what the tiles and the list count, the worst first."""
+"""The headline has the same counts as the tiles and the list, the worst first."""
 
 import msgspec
 
@@ -30,11 +30,11 @@ def test_where_all_is_well_it_says_so(tables: Tables) -> None:
 def test_what_is_under_way_is_not_called_arrived(tables: Tables) -> None:
     pending = [OutcomeCount(fabric="pcp", type=None, outcome="in_flight", deliveries=3)]
     numbers = msgspec.structs.replace(well(tables), outcomes=pending)
-    assert words(numbers) == "3 under way, nothing is wrong; 2 journals are proven"
+    assert words(numbers) == "3 pending, nothing is wrong; 2 journals are proven"
 
 
 def test_nothing_at_all_is_not_called_well(tables: Tables) -> None:
-    assert words(msgspec.structs.replace(well(tables), hops=0)) == "There is nothing to judge"
+    assert words(msgspec.structs.replace(well(tables), hops=0)) == "There is no data"
 
 
 def test_what_hurts_comes_first_and_one_is_singular(tables: Tables) -> None:
@@ -43,7 +43,7 @@ def test_what_hurts_comes_first_and_one_is_singular(tables: Tables) -> None:
     lost = [OutcomeCount(fabric="pcp", type=None, outcome="lost", deliveries=1)]
     checks = [check("delivery.lost", "error", 1), check("fork.cycle", "error", 2), check("chain.failed", "warning", 1)]
     bad = msgspec.structs.replace(numbers, servers=servers, outcomes=lost, checks=checks)
-    assert words(bad) == "1 delivery did not arrive; 1 of 2 journals is broken; 2 other errors; 1 warning"
+    assert words(bad) == "1 delivery did not arrive; 1 of 2 journals is broken; 3 errors; 1 warning"
     assert [part.kind for part in write_headline(bad)] == ["bad", "bad", "bad", "unsure"]
 
 

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from dovetail.audit.tables import Tables
+from dovetail.receipt.witness_memory import Witnessed
 from dovetail.report.page import build_page, embed_json, gather_content, write_page
 from dovetail.report.survey import take_numbers
-from report.sample_tables import HOSTILE, add_many_findings, small_world
+from dovetail.report.text import write_duration
+from report.sample_tables import BROKER, HOSTILE, add_many_findings, small_world
 
 pytest.importorskip("vl_convert", reason="the charts' library is not installed")
 
@@ -74,12 +76,23 @@ def test_the_page_says_what_the_numbers_say(page: str, tables: Tables) -> None:
     words = " ".join(Page(page).words.split())
     failed = numbers.deliveries - numbers.arrived - numbers.pending
     assert f"{numbers.arrived:,} of {numbers.deliveries:,} deliveries arrived, {failed:,} did not" in words
-    assert f"{numbers.proven} of {len(numbers.servers)} servers can prove their whole journals" in words
+    assert f"{numbers.proven} of {len(numbers.servers)} journals are proven" in words
     broken = sum(server.verdict == "broken" for server in numbers.servers)
     assert f"{failed:,} deliveries did not arrive; {broken} of {len(numbers.servers)} journals" in words
     assert f"{numbers.found('warning')} warnings" in words
     for item in numbers.checks:
         assert item.check in words
+
+
+def test_each_journal_tells_when_it_was_last_signed_and_witnessed(tables: Tables) -> None:
+    as_of_us = tables.run.as_of_us
+    looks = {BROKER: Witnessed(7, "pcp://witness/server", as_of_us // 1_000_000 - 3 * 86_400)}
+    numbers = take_numbers(tables, looks)
+    words = " ".join(Page(build_page(numbers, gather_content(tables, numbers), tables_path="out")).words.split())
+    (broker,) = (server for server in numbers.servers if server.server == BROKER)
+    assert f"last: {write_duration(as_of_us - broker.signed_at_us)} before the audit" in words
+    assert "hop 7: 3 days before the audit" in words
+    assert words.count("none known") == len(numbers.servers) - 1
 
 
 def test_the_headline_and_every_tile_lead_somewhere(page: str) -> None:
@@ -146,7 +159,7 @@ def test_embedded_json_cannot_end_its_element(text: str) -> None:
 
 def test_an_empty_audit_gives_a_page(empty_tables: Tables) -> None:
     words = Page(render(empty_tables)).words
-    assert "There is nothing to judge" in words
+    assert "There is no data" in words
     assert "No check found anything" in words
 
 

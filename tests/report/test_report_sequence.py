@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from xml.etree import ElementTree
 
 from dovetail.report.sequence import MAX_ARROWS, Arrow, Reference, draw_sequence
@@ -30,6 +31,10 @@ def test_a_chain_shows_actors_arrows_times_and_references() -> None:
     shown = words(svg)
     assert {"owner/agent", "alder.example", "makes s1", "responding to", "+1.5 ms"} <= set(shown)
     assert any(text.startswith("m Connect") and "no_recipient" in text for text in shown)
+    cross_top = float(re.search(r'd="M[\d.]+ ([\d.]+)l12 12', svg)[1])
+    assert float(re.search(r'y="([\d.]+)"[^>]*>m Connect  no_recipient', svg)[1]) < cross_top - 3, (
+        "words over the cross"
+    )
     assert "arrow role-m lost" in classes(svg)
     assert "cross" in classes(svg)
 

@@ -1,4 +1,4 @@
-"""The page's colours: words can be read, dark and light."""
+"""The page's colours: text is readable, dark and light."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ WORDS = [
     *((name, f"{name}-soft") for name in ("good", "unsure", "bad", "note")),
     *((name, "paper") for name in ("good", "unsure", "bad")),
 ]
-"""Colour of words and of what they stand on."""
+"""Colour of text and of its background."""
 
 
 def palettes() -> dict[str, dict[str, str]]:
-    """The variables of both themes: the first block is light, the last dark one is what the switch chooses."""
+    """The variables of both themes: the first block is light, the last dark one is chosen by the switch."""
     blocks = re.findall(r":root[^{]*\{([^}]*)\}", read_static("report.css"))
     read = [dict(re.findall(r"--([a-z0-9-]+):\s*(#[0-9a-f]{6});", block)) for block in blocks]
     light, by_system, by_switch = read[:3]

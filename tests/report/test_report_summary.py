@@ -50,7 +50,7 @@ def test_reasons_have_their_sentence_and_the_most_frequent_is_first() -> None:
     rows = [{"outcome": "expired", "reason": "lifetime_over"}] * 2 + [{"outcome": "lost"}, {"outcome": "delivered"}]
     first, second = summary.count_reasons(deliveries(*rows))
     assert (first.reason, first.deliveries) == ("lifetime_over", 2)
-    assert first.sentence.startswith("its lifetime was over")
+    assert first.sentence.startswith("it had expired")
     assert (second.outcome, second.reason, second.sentence) == ("lost", None, "")
 
 

@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import pytest
 
+from dovetail.audit.server_names import strip_uri
 from dovetail.report.text import (
+    brief_detail,
     name_address,
     name_briefly,
-    name_server,
     shorten,
     show,
     write_duration,
@@ -39,11 +40,11 @@ def test_addresses_are_named_as_their_fabric_does() -> None:
 
 
 def test_servers_are_named_by_what_is_particular() -> None:
-    assert name_server("pcp://broker/server") == "broker"
-    assert name_server("https://alder.example/won/resource/atom/a1") == "alder.example/atom/a1"
-    assert name_server("swarm://meadow/00ff") == "meadow/00ff"
-    assert name_server("no uri") == "no uri"
-    assert name_server("pcp:///server") == "pcp:///server", "the broker that one is connected to has no other name"
+    assert strip_uri("pcp://broker/server") == "broker"
+    assert strip_uri("https://alder.example/won/resource/atom/a1") == "alder.example/atom/a1"
+    assert strip_uri("swarm://meadow/00ff") == "meadow/00ff"
+    assert strip_uri("no uri") == "no uri"
+    assert strip_uri("pcp:///server") == "pcp:///server", "the broker that one is connected to has no other name"
 
 
 @pytest.mark.parametrize(
@@ -60,6 +61,7 @@ def test_servers_are_named_by_what_is_particular() -> None:
         (2_000_000, "2 s"),
         (150_000_000, "2.5 min"),
         (7_200_000_000, "2 h"),
+        (-86_400_000_000 * 3650, "−3,650 days"),
     ],
 )
 def test_durations(time_us: int | None, written: str) -> None:
@@ -69,3 +71,8 @@ def test_durations(time_us: int | None, written: str) -> None:
 def test_times_are_utc_to_the_millisecond() -> None:
     assert write_time(1_780_000_000_099_300) == "2026-05-28 20:26:40.099"
     assert write_time(None) == ""
+
+
+def test_a_detail_is_shown_without_the_name_of_the_sealed_file() -> None:
+    assert brief_detail("fabric=pcp/date=2026-11-18/a.0-1.b3.parquet: 1 row is altered") == "1 row is altered"
+    assert brief_detail("for pcp://a/agent") == "for pcp://a/agent"

@@ -1,4 +1,4 @@
-"""Expiries of the certificates in use: the first of a chain, and the promise of the revocation list."""
+"""Expiry of the certificates in use: the first of a chain, and the next update of the revocation list."""
 
 import datetime as dt
 

@@ -1,4 +1,4 @@
-"""Clocks that jump: one wrong reading moves nothing, a step is noted, times of hops neither freeze nor go back."""
+"""Clocks that jump: one wrong reading changes nothing, a step is recorded, hop times neither freeze nor go back."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""The driver's promise: nothing leaves that the journal does not hold, and nothing that came is lost on the way."""
+"""The driver's promise: nothing leaves that the journal does not hold, and no input is lost."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from dovetail.model.address import address_of
 from dovetail.model.errors import JournalDamaged, JournalError, JournalFull
 from dovetail.model.hop import Observation, Stage
 from dovetail.model.wire import CloseLink, SendFrames
+from dovetail.runtime import driver
 from dovetail.runtime.driver import CALL_BYTES, FRAME_BYTES, Driver, Health, TurnStats
 
 
@@ -40,7 +41,7 @@ class FakeClock:
         return timer
 
     def run(self):
-        """Run the planned turns, also those that they plan."""
+        """Run the scheduled turns, and those that they schedule."""
         while self.soon:
             self.soon.pop(0)()
 
@@ -62,7 +63,7 @@ class FakeTimer:
 
 
 class FakeJournal:
-    """Commits wait until the test finishes them, or are done at once."""
+    """Commits wait until the test finishes them, or finish immediately."""
 
     def __init__(self, *, at_once=False) -> None:
         self.at_once = at_once
@@ -170,7 +171,7 @@ class EchoCore:
 
 
 class PlainCore(EchoCore):
-    """One that does not observe the hand-over."""
+    """A core that does not observe the hand-over."""
 
     receive_broken = None
 
@@ -297,7 +298,7 @@ STEPS = ["frame", "call", "close", "turn", "finish", "timer"]
 
 
 def find_broken_promises(bench: Bench, steps: list[str]) -> list[str]:
-    """Play the steps, settle, and say what the driver did that it must not do."""
+    """Run the steps, settle, and report what the driver must not have done."""
     sent, gone = [], bench.transport.gone
     for number, step in enumerate(steps):
         link = f"link {number % 3} {len(gone)}"
@@ -372,7 +373,7 @@ def test_drivers_that_break_the_promise_are_found(mutant, finding):
     assert any(finding in each for each in found)
 
 
-# -- what comes while a commit is under way
+# -- input during a commit
 
 
 def test_inputs_wait_for_the_commit_and_share_the_next():
@@ -492,7 +493,29 @@ def test_calls_count_against_the_bound():
     assert bench.driver.is_crowded
 
 
-# -- what a core cannot handle
+def test_much_input_is_fed_in_several_turns_in_order_with_calls_and_whoever_waits(monkeypatch):
+    monkeypatch.setattr(driver, "MAX_TURN_BYTES", 3 * (FRAME_BYTES + 1))
+    core = PlainCore()
+    bench = Bench(core, max_inbox_bytes=8 * (FRAME_BYTES + 1))
+    order = []
+    for number in range(1, 10):
+        bench.driver.receive(b"%d" % number, "a")
+        bench.driver.call(lambda now, number=number: order.append((number, len(core.fed))))
+        bench.driver.when_settled(lambda error, number=number: order.append((number, "settled")))
+    bench.turn()
+    turns = []
+    while bench.journal.is_busy:
+        turns.append((len(core.fed), bench.driver.is_crowded))
+        bench.finish()
+    assert turns == [(3, True), (6, True), (9, False)]
+    assert [data for data, _ in core.fed] == [b"%d" % number for number in range(1, 10)]
+    each = [[*((n, n) for n in group), *((n, "settled") for n in group)] for group in ((1, 2, 3), (4, 5, 6), (7, 8, 9))]
+    assert order == [step for turn in each for step in turn]
+    assert bench.transport.reading == [False, True]
+    assert (bench.driver.inbox_bytes, bench.driver.is_idle) == (0, True)
+
+
+# -- errors of a core
 
 
 def test_frame_that_cannot_be_handled_ends_its_link_and_not_the_batch(caplog):
@@ -516,7 +539,7 @@ def test_call_that_raises_is_logged_and_the_rest_goes_on(caplog):
     assert "an input could not be handled" in caplog.text
 
 
-# -- waiting until all is settled
+# -- waiting until settled
 
 
 def test_settled_is_told_after_the_turn_that_has_the_input_was_sent():

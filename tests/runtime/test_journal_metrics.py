@@ -19,15 +19,18 @@ def test_commits_hops_and_checkpoints_are_told(tmp_path):
     with Journal.open(tmp_path / "journal", server=SERVER, signer=signer) as journal:
         registry = CollectorRegistry()
         registry.register(JournalCollector(journal))
-        opened_at = registry.get_sample_value("dovetail_checkpoint_timestamp_seconds")
+        age_s = registry.get_sample_value("dovetail_checkpoint_age_seconds")
         journal.append([Observation(at_us=1, stage=Stage.ACCEPTED, message=address_of(b"m"), raw=b"m")])
-        assert registry.get_sample_value("dovetail_checkpoint_timestamp_seconds") >= opened_at
+        before_s = registry.get_sample_value("dovetail_checkpoint_age_seconds")
+        assert 0 <= age_s < before_s
+        began = time.monotonic()
         journal.checkpoint()
-        assert opened_at <= registry.get_sample_value("dovetail_checkpoint_timestamp_seconds") <= time.time()
+        assert 0 <= registry.get_sample_value("dovetail_checkpoint_age_seconds") <= time.monotonic() - began
         assert registry.get_sample_value("dovetail_journal_hops_total") == 1
         assert registry.get_sample_value("dovetail_journal_bytes") > 0
         assert registry.get_sample_value("dovetail_journal_queue_bytes") == 0
         assert registry.get_sample_value("dovetail_journal_commit_seconds_count") == 1
+        assert registry.get_sample_value("dovetail_journal_wait_seconds_count") == 1
         assert registry.get_sample_value("dovetail_disk_free_bytes", {"kind": "journal"}) > 0
 
 

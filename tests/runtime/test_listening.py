@@ -1,4 +1,4 @@
-"""What is said when a server cannot listen."""
+"""The error when a server cannot listen."""
 
 from __future__ import annotations
 

@@ -1,17 +1,18 @@
-"""A driver on an event loop: callbacks come in the loop's thread, and callers hear what became of what they asked."""
+"""A driver on an event loop: callbacks run in the loop's thread, and callers get the results of their requests."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+import time
 
 import pytest
 
 from dovetail.model.address import address_of
 from dovetail.model.errors import JournalError
 from dovetail.model.hop import Observation, Stage
-from dovetail.runtime.driver import Driver
-from dovetail.runtime.loop import LoopClock, LoopJournal, ask
+from dovetail.runtime.driver import MAX_TURN_BYTES, Driver
+from dovetail.runtime.loop import LoopClock, LoopJournal, ask, come_to_rest
 
 
 class Core:
@@ -42,7 +43,7 @@ class Core:
 
 
 class ThreadedJournal:
-    """Calls back from a thread of its own."""
+    """Calls back from its own thread."""
 
     def __init__(self) -> None:
         self.stalled = None
@@ -63,8 +64,8 @@ class Transport:
         pass
 
 
-def drive(journal: ThreadedJournal, failures: list[Exception]) -> tuple[Core, Driver]:
-    core = Core()
+def drive(journal: ThreadedJournal, failures: list[Exception], make_core: type[Core] = Core) -> tuple[Core, Driver]:
+    core = make_core()
     bridge = LoopJournal(journal, lambda error: driver.fail(error))
     driver = Driver(
         core,
@@ -101,6 +102,42 @@ def test_who_asks_hears_that_the_journal_failed():
         with pytest.raises(JournalError, match="gone"):
             await ask(driver, lambda now: core.note(b"def", now))
         assert failures == [journal.error]
+
+    asyncio.run(run())
+
+
+def test_a_disk_that_stands_still_holds_up_the_end_for_a_limited_time():
+    class StandingJournal(ThreadedJournal):
+        def commit(self, observations, done) -> None:
+            """Never calls back."""
+
+    async def run() -> None:
+        core, driver = drive(StandingJournal(), [])
+        driver.call(lambda now: core.note(b"abc", now))
+        await come_to_rest(driver, limit_s=0.01)
+        assert not driver.is_idle, "the commit is still under way"
+        driver.stop()
+
+    asyncio.run(run())
+
+
+def test_much_input_holds_up_the_end_for_a_limited_time():
+    class SlowCore(Core):
+        fed = 0
+
+        def receive_frames(self, frames, now):
+            for _ in frames:
+                self.fed += 1
+                time.sleep(0.01)  # longer than the time limit
+
+    async def run() -> None:
+        core, driver = drive(ThreadedJournal(), [], SlowCore)
+        data = bytes(MAX_TURN_BYTES)
+        for _ in range(50):
+            driver.receive(data, "link")
+        await come_to_rest(driver, limit_s=0.001)
+        driver.stop()
+        assert 1 <= core.fed < 50
 
     asyncio.run(run())
 

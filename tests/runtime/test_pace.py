@@ -1,4 +1,4 @@
-"""Token buckets by client, on a clock of the test's own."""
+"""Token buckets by client, on a fake clock."""
 
 from dovetail.runtime.pace import MAX_NAMED_CLIENTS, OTHERS, Rates
 

@@ -1,4 +1,4 @@
-"""Frames that are sent, fragments that are put together, and the memory that unfinished messages take."""
+"""Sending frames, reassembling fragments, and the memory of incomplete messages."""
 
 import struct
 
@@ -43,7 +43,7 @@ def test_the_bytes_of_all_fragments_are_bounded():
 
 
 class Holder:
-    """Gives up what it holds when it is told to."""
+    """Releases what it holds when it is told to."""
 
     def __init__(self, memory: Memory) -> None:
         self.memory = memory

@@ -1,12 +1,21 @@
-"""Names in certificates, revocation lists, and certificates that are replaced."""
+"""Names in certificates, revocation lists, and replaced certificates."""
 
+import contextlib
 import ssl
 
 import pytest
 
 from dovetail.keys.authority import CertificateKind, Names, create_authority, load_certificate
 from dovetail.model.errors import ConfigError, KeyFileError
-from dovetail.runtime.tls import RevocationList, ServerTls, common_name, describe_failure, serial_number, server_context
+from dovetail.runtime.tls import (
+    RevocationList,
+    ServerTls,
+    client_context,
+    common_name,
+    describe_failure,
+    serial_number,
+    server_context,
+)
 
 
 def certificate(*parts: tuple[tuple[str, str], ...]) -> dict[str, object]:
@@ -78,6 +87,33 @@ def test_a_replaced_certificate_is_used_for_the_next_connection(files):
     certificate.write_bytes(certificate.read_bytes() + b"\n")
     assert tls.current() is not first
     assert tls.current().verify_mode is ssl.CERT_REQUIRED
+
+
+def shake_hands(server, client):
+    """A complete handshake in memory; returns both sides, whose session is lost unless they are shut down."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    sides = [
+        client.wrap_bio(to_client, to_server, server_hostname="localhost"),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    ]
+    for _ in range(4):
+        for side in sides:
+            with contextlib.suppress(ssl.SSLWantReadError):
+                side.do_handshake()
+    sides[0].write(b"x")
+    assert sides[1].read() == b"x"
+    return sides
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_a_server_keeps_no_sessions_whoever_shakes_hands(files, version):
+    certificate, key, authority = files
+    server = server_context(str(certificate), str(key))
+    client = client_context(authority=str(authority))
+    client.maximum_version = version
+    links = [shake_hands(server, client) for _ in range(5)]
+    stats = server.session_stats()
+    assert (stats["accept_good"], stats["number"]) == (len(links), 0)
 
 
 @pytest.mark.parametrize("damage", ["garbage", "gone"])

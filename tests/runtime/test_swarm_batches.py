@@ -1,4 +1,4 @@
-"""Many datagrams in few system calls: nothing is cut elsewhere, reordered or lost unseen."""
+"""Many datagrams in few system calls: nothing is split wrongly, reordered or silently lost."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ HOSTS = [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")]
 
 @contextlib.contextmanager
 def bound(family, host, count=2):
-    """Sockets on loopback that do not block, and keep what was sent to them."""
+    """Non-blocking sockets on loopback that keep what was sent to them."""
     with contextlib.ExitStack() as stack:
         opened = [stack.enter_context(socket.socket(family, socket.SOCK_DGRAM)) for _ in range(count)]
         for each in opened:
@@ -135,7 +135,7 @@ def test_where_the_kernel_gathers_nothing_datagrams_come_one_by_one():
 
 
 class Wire:
-    """A socket that takes single datagrams and answers runs with an error, for some receivers or all."""
+    """A socket that accepts single datagrams and fails for batches, for some receivers or all."""
 
     def __init__(self, code: int, refused=(HERE, THERE)) -> None:
         self.code = code

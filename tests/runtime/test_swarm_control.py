@@ -1,4 +1,4 @@
-"""The control socket against clients that send anything, send nothing, go away, or are many."""
+"""The control socket against clients that send anything, send nothing, disconnect, or are many."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def controlled(directory: Path, act: Callable[[ControlServer, Path, SwarmNode], 
 
 
 async def ask(path: Path, data: bytes, *, ends: bool = False) -> list[bytes]:
-    """Send bytes, and an end if the server cannot tell it from them; the lines of the answer."""
+    """Send bytes, and EOF if the server cannot tell the end from them; returns the lines of the answer."""
     reader, writer = await asyncio.open_unix_connection(path)
     try:
         writer.write(data)

@@ -1,4 +1,4 @@
-"""Tiny cores that do as they are told and remember what they were fed."""
+"""Tiny cores that do as they are told and record what they were fed."""
 
 from dovetail.model.address import address_of
 from dovetail.model.hop import Observation, Stage
@@ -13,7 +13,7 @@ def note(text, now, stage=Stage.ACCEPTED):
 
 
 class Mailbox:
-    """A datagram core: journals and remembers what it gets; answers with `replies` if there are any."""
+    """A datagram core: journals and records what it gets; answers with `replies` if there are any."""
 
     def __init__(self, *, is_journaling=False, echo=False):
         self.received = []
@@ -59,7 +59,7 @@ class Mailbox:
 
 
 class Line:
-    """A stream core: remembers what it was fed, in order."""
+    """A stream core: records what it was fed, in order."""
 
     def __init__(self):
         self.log = []
@@ -109,7 +109,7 @@ def Frame(link, data):
 
 
 def add(world, name, core_factory=Mailbox, *, skew_us=0, drift_ppm=0, **options):
-    """Put a process into the world; returns it. Commits take no time."""
+    """Add a process to the world; returns it. Commits take no time."""
     if core_factory is Line:
         options |= {"on_accepted": Line.receive_accepted, "on_closed": _tell_closed}
     options = ProcessOptions(**{"commit_us": (0, 0), **options})

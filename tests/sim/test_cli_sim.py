@@ -8,8 +8,9 @@ from dovetail.cli.sim import app
 from dovetail.journal.verify import verify_journal
 from dovetail.model.errors import UsageError
 from dovetail.sim.scenario import Setting, run_scenario
+from sim.pingpong import PINGPONG
 
-SMALL = ["--places", "2", "--duration", "0.5"]
+SMALL = ["--scenario", PINGPONG, "--places", "2", "--duration", "0.5"]
 
 
 def invoke(*arguments):
@@ -22,7 +23,7 @@ def invoke(*arguments):
 def test_summary_ends_with_the_digest_of_that_seed():
     result = invoke("--seed", "7")
     assert result.exit_code == 0
-    expected = run_scenario("pingpong", 7, setting=Setting(places=2, duration_us=500_000)).digest
+    expected = run_scenario(PINGPONG, 7, setting=Setting(places=2, duration_us=500_000)).digest
     assert result.stdout.splitlines()[-1].split() == ["digest", expected]
     assert "10 pings, 10 delivered, 10 acknowledged" in result.stdout
 
@@ -36,7 +37,7 @@ def test_json_is_one_object_per_seed():
 
 def test_findings_are_printed_and_make_it_fail():
     result = invoke("--loss", "1")
-    assert result.exit_code == 1
+    assert result.exit_code == 3
     assert "findings  1" in result.stdout
     assert "settled: the world: not settled" in result.stdout
 

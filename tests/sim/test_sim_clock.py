@@ -1,4 +1,4 @@
-"""A place's own clock."""
+"""A process's own clock."""
 
 import pytest
 

@@ -8,16 +8,15 @@ from dovetail.journal.verify import verify_journal
 from dovetail.sim import SECOND_US
 from dovetail.sim.disk import JournalFolder
 from dovetail.sim.scenario import Setting, run_scenario
+from sim.pingpong import PINGPONG
 
 SETTING = Setting(places=3, duration_us=SECOND_US)
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_world_on_disk_is_the_world_in_memory(tmp_path, seed):
-    on_disk = run_scenario(
-        "pingpong", seed, setting=SETTING, faults="all", journal_factory=JournalFolder(tmp_path, seed)
-    )
-    assert on_disk == run_scenario("pingpong", seed, setting=SETTING, faults="all")
+    on_disk = run_scenario(PINGPONG, seed, setting=SETTING, faults="all", journal_factory=JournalFolder(tmp_path, seed))
+    assert on_disk == run_scenario(PINGPONG, seed, setting=SETTING, faults="all")
     verdicts = [verify_journal(path) for path in sorted(tmp_path.glob("*.journal"))]
     assert [verdict.server for verdict in verdicts] == [f"swarm://pingpong/place-000{n}" for n in range(3)]
     assert all(verdict.is_intact and verdict.committed == verdict.hops for verdict in verdicts)
@@ -26,7 +25,7 @@ def test_world_on_disk_is_the_world_in_memory(tmp_path, seed):
 
 def test_same_seed_writes_the_same_files_and_signatures(tmp_path):
     def files(folder):
-        run_scenario("pingpong", 4, setting=SETTING, faults="all", journal_factory=JournalFolder(folder, 4))
+        run_scenario(PINGPONG, 4, setting=SETTING, faults="all", journal_factory=JournalFolder(folder, 4))
         return {path.name: path.read_bytes() for path in folder.glob("*.journal")}
 
     first = files(tmp_path / "first")

@@ -1,4 +1,4 @@
-"""Drivers that break their promise are found by the worlds, and the real one is not."""
+"""The worlds find drivers that break their promise, and find no fault in the real one."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Schedules of faults: drawn from a seed, printed, replayed, and what they do to a world."""
+"""Fault schedules: drawn from a seed, printed, replayed, and their effect on a world."""
 
 import pytest
 from sim_cores import Mailbox, add, note, send
@@ -41,8 +41,8 @@ def test_a_kind_more_does_not_shift_the_others():
 
 
 def test_all_that_is_drawn_lies_within_the_span_and_names_places():
-    faults = draw(count=200)
-    assert len(faults) == 200 * len(KINDS)
+    faults = draw(kinds=[kind for kind in KINDS if kind != "outage"], count=200)
+    assert len(faults) == 200 * (len(KINDS) - 1)
     for fault in faults:
         if isinstance(fault, Partition):
             assert sorted([*fault.groups[0], *fault.groups[1]]) == PLACES
@@ -55,6 +55,12 @@ def test_all_that_is_drawn_lies_within_the_span_and_names_places():
         if isinstance(fault, Partition | Pause | DiskFull | Weather):
             assert 1 <= fault.for_us <= SPAN_US - fault.at_us
     assert {fault.point for fault in faults if isinstance(fault, AppendCrash)} == set(CrashPoint)
+
+
+def test_an_outage_lasts_hours():
+    for fault in draw(kinds=["outage"], count=50):
+        assert len(fault.groups[0]) == 1
+        assert 3_600_000_000 <= fault.for_us <= 14_400_000_000
 
 
 def test_one_place_alone_can_be_partitioned_from_nobody():
@@ -139,7 +145,7 @@ def test_faults_strike_at_their_time_and_pass():
     assert [row[0] for row in seen] == [True, True, False, True, True, True, True, True, True, True]
     assert [row[1] for row in seen] == [False, False, False, False, True, False, False, False, False, False]
     assert [row[2] for row in seen] == [0, 0, 0, 0, 0, 0, 77, 77, 77, 77]
-    # during the partition c reaches nobody that is named in it; in the weather nothing arrives
+    # during the partition c reaches no process named in it; in the weather nothing arrives
     assert [row[3] for row in seen] == [1, 2, 3, 4, 4, 5, 6, 7, 7, 8]
 
 

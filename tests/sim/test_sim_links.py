@@ -23,7 +23,7 @@ def log_of(world, name):
 
 
 def open_world(**options):
-    """Two places with one open stream, `s` at a and `a~1` at b."""
+    """Two processes with one open stream, `s` at a and `a~1` at b."""
     world = world_with("a", "b", **options)
     send(world, "a", OpenLink("s", "b", "/path"))
     world.run(10 * SECOND_US)

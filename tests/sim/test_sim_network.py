@@ -1,4 +1,4 @@
-"""Datagrams between places: delay, loss, duplication, order, partitions."""
+"""Datagrams between processes: delay, loss, duplication, order, partitions."""
 
 from itertools import pairwise
 

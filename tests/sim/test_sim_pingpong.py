@@ -6,7 +6,8 @@ from dovetail.model.address import address_of
 from dovetail.model.hop import Observation, Reason, Stage
 from dovetail.model.wire import Datagrams
 from dovetail.sim import Boot, Link, MemoryJournal, ProcessOptions, World
-from dovetail.sim.pingpong import (
+from dovetail.sim.world import SECOND_US
+from sim.pingpong import (
     RETRY_US,
     PingAcknowledged,
     PingDelivered,
@@ -16,7 +17,6 @@ from dovetail.sim.pingpong import (
     encode_ping,
     encode_pong,
 )
-from dovetail.sim.world import SECOND_US
 
 
 def stages(events):

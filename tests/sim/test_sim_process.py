@@ -1,10 +1,11 @@
-"""A place's turn: journal before send, crashes at every boundary, pause, full disk, timers, clocks."""
+"""A process's turn: journal before send, crashes at every boundary, pause, full disk, timers, clocks."""
 
 import pytest
 from sim_cores import Mailbox, add, note, send
 
-from dovetail.model.errors import JournalFull, LocalProtocolError
+from dovetail.model.errors import JournalFull, LocalProtocolError, UsageError
 from dovetail.sim import SECOND_US, CrashPoint, Link, MemoryJournal, ProcessOptions, World
+from dovetail.sim.damage import Damage
 from dovetail.sim.journal import RETRY_US
 from dovetail.sim.process import MAX_WAITING_DATAGRAMS
 
@@ -44,6 +45,39 @@ def test_crash_point_decides_what_is_left(point, hops, sent, told):
     assert observed == told
     assert world.processes["b"].is_up
     assert world.processes["b"].life == 1
+
+
+@pytest.mark.parametrize("durability", ["full", "relaxed"])
+def test_a_disk_that_fails_ends_the_process_which_starts_again(durability):
+    world = World(1, link=LINK)
+    add(world, "a")
+    add(world, "b", Mailbox, durability=durability)
+    world.fail_disk("b")
+    for text in ("lost", "kept"):
+        world.command("b", lambda core, now, text=text: (core.tell(note(text, now)), core.send(("a", b"x"))))
+        world.run(5 * SECOND_US)
+    assert [hop.raw for hop in world.hops()["b"]] == [b"kept"]
+    assert world.processes["b"].life == 1
+    assert len(world.processes["a"].core.received) == (1 if durability == "full" else 2)
+
+
+def test_a_slow_disk_delays_what_is_sent_and_loses_nothing():
+    world = World(1, link=LINK)
+    add(world, "a")
+    add(world, "b", Mailbox)
+    world.slow_disk("b", 3 * SECOND_US, SECOND_US)
+    world.command("b", lambda core, now: (core.tell(note("kept", now)), core.send(("a", b"x"))))
+    world.run(2 * SECOND_US)
+    assert not world.processes["a"].core.received
+    world.run(2 * SECOND_US)
+    assert len(world.processes["a"].core.received) == len(world.hops()["b"]) == 1
+
+
+def test_damage_needs_journals_in_files():
+    world = World(1)
+    add(world, "a")
+    with pytest.raises(UsageError, match="in memory"):
+        world.damage_disk("a", Damage.FLIPPED)
 
 
 def test_turn_is_feed_journal_send_tell_arm():

@@ -1,4 +1,4 @@
-"""Streams of chance by name."""
+"""Random streams by name."""
 
 import hashlib
 

@@ -1,4 +1,4 @@
-"""Whole runs: settled, checked, repeatable, and able to find what is wrong."""
+"""Whole runs: settled, checked, reproducible, and able to find faults."""
 
 import os
 import subprocess
@@ -12,15 +12,15 @@ import dovetail
 from dovetail.model.errors import UsageError
 from dovetail.model.hop import Observation, Stage
 from dovetail.sim import SECOND_US, CrashPoint, Link, MemoryDisks, Randomness, World
-from dovetail.sim.faults import KINDS, AppendCrash, Crash, encode_faults
-from dovetail.sim.pingpong import PingPong, PingPongScenario
+from dovetail.sim.faults import ALL, AppendCrash, Crash, encode_faults
 from dovetail.sim.scenario import SCENARIOS, Setting, draw_schedule, find_builder, name_places, run_scenario
+from sim.pingpong import PINGPONG, PingPong, PingPongScenario
 
 SMALL = Setting(places=2, duration_us=SECOND_US // 2)
 
 
 class HastyPingPong(PingPong):
-    """Promises first and journals one turn later: the fault that the world is there to find."""
+    """Promises first and journals one turn later: the fault that the world must find."""
 
     def __init__(self, *args, **options):
         super().__init__(*args, **options)
@@ -37,14 +37,14 @@ class HastyPlay(PingPongScenario):
 
 
 class CarelessPlay(PingPongScenario):
-    """Takes everything for settled at any time."""
+    """Always reports itself as settled."""
 
     def is_settled(self):
         return True
 
 
 def test_quiet_world_delivers_everything_without_findings():
-    report = run_scenario("pingpong", 1, setting=SMALL)
+    report = run_scenario(PINGPONG, 1, setting=SMALL)
     assert report.is_settled
     assert report.findings == []
     assert report.facts == {"pings": 10, "delivered": 10, "acknowledged": 10}
@@ -55,19 +55,19 @@ def test_quiet_world_delivers_everything_without_findings():
 
 @pytest.mark.parametrize("seed", range(20))
 def test_everything_arrives_once_whatever_goes_wrong(seed):
-    report = run_scenario("pingpong", seed, setting=Setting(duration_us=2 * SECOND_US), faults="all=2")
+    report = run_scenario(PINGPONG, seed, setting=Setting(duration_us=2 * SECOND_US), faults="all=2")
     assert report.is_settled
     assert report.findings == []
-    assert len(report.faults) == 2 * len(KINDS)
+    assert len(report.faults) == 2 * len(ALL)
 
 
 @pytest.mark.parametrize("point", list(CrashPoint))
 def test_crash_at_every_append_of_a_place(point):
-    appends = run_scenario("pingpong", 5, setting=SMALL, link=Link(loss=0.2)).appends // 2
+    appends = run_scenario(PINGPONG, 5, setting=SMALL, link=Link(loss=0.2)).appends // 2
     assert appends > 10
     for append in range(1, appends + 1):
         fault = AppendCrash(place="place-0000", append=append, point=point, down_us=SECOND_US)
-        report = run_scenario("pingpong", 5, setting=SMALL, link=Link(loss=0.2), faults=[fault])
+        report = run_scenario(PINGPONG, 5, setting=SMALL, link=Link(loss=0.2), faults=[fault])
         assert report.findings == [], f"append {append}"
         assert report.crashes == 1 or append > report.appends // 2
 
@@ -92,7 +92,7 @@ def test_lost_and_doubled_hops_are_found():
 
 
 def test_world_that_never_settles_is_a_finding():
-    report = run_scenario("pingpong", 1, setting=SMALL, link=Link(loss=1.0))
+    report = run_scenario(PINGPONG, 1, setting=SMALL, link=Link(loss=1.0))
     assert not report.is_settled
     assert [finding.rule for finding in report.findings] == ["settled"]
 
@@ -105,14 +105,14 @@ def test_run_waits_until_all_places_are_up_again(monkeypatch):
 
 
 def test_same_seed_same_report_and_another_seed_another():
-    first, again, other = (run_scenario("pingpong", seed, faults="all") for seed in (3, 3, 4))
+    first, again, other = (run_scenario(PINGPONG, seed, faults="all") for seed in (3, 3, 4))
     assert first == again
     assert first.digest != other.digest
 
 
 def test_schedule_of_a_report_replays_it():
-    drawn = run_scenario("pingpong", 3, faults="all")
-    assert run_scenario("pingpong", 3, faults=drawn.faults) == drawn
+    drawn = run_scenario(PINGPONG, 3, faults="all")
+    assert run_scenario(PINGPONG, 3, faults=drawn.faults) == drawn
 
 
 def test_journals_of_another_kind_change_nothing():
@@ -124,9 +124,9 @@ def test_journals_of_another_kind_change_nothing():
         return disks(place, server)
 
     faults = [Crash(at_us=100_000, place="place-0001", down_us=1000)]
-    report = run_scenario("pingpong", 3, setting=SMALL, faults=faults, journal_factory=open_journal)
+    report = run_scenario(PINGPONG, 3, setting=SMALL, faults=faults, journal_factory=open_journal)
     assert opened == ["place-0000", "place-0001", "place-0001"]
-    assert report == run_scenario("pingpong", 3, setting=SMALL, faults=faults)
+    assert report == run_scenario(PINGPONG, 3, setting=SMALL, faults=faults)
 
 
 @pytest.mark.parametrize("python_hash_seed", ["0", "1", "4242"])
@@ -134,21 +134,21 @@ def test_journals_are_the_same_under_another_python_hash_seed(python_hash_seed):
     program = (
         "from dovetail.sim.scenario import run_scenario, Setting\n"
         "import msgspec, sys\n"
-        "report = run_scenario('pingpong', 11, setting=Setting(places=4), faults='all=2')\n"
+        "report = run_scenario('sim.pingpong:build', 11, setting=Setting(places=4), faults='all=2')\n"
         "sys.stdout.buffer.write(msgspec.json.encode(report))"
     )
     environment = os.environ | {
         "PYTHONHASHSEED": python_hash_seed,
-        "PYTHONPATH": str(Path(dovetail.__file__).parents[1]),
+        "PYTHONPATH": os.pathsep.join([str(Path(dovetail.__file__).parents[1]), str(Path(__file__).parents[1])]),
     }
     run = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, check=True)
-    here = run_scenario("pingpong", 11, setting=Setting(places=4), faults="all=2")
+    here = run_scenario(PINGPONG, 11, setting=Setting(places=4), faults="all=2")
     assert run.stdout == msgspec.json.encode(here)
     assert here.crashes > 0
 
 
 def test_report_is_plain_json():
-    report = run_scenario("pingpong", 1, setting=SMALL, faults="weather")
+    report = run_scenario(PINGPONG, 1, setting=SMALL, faults="weather")
     plain = msgspec.json.decode(msgspec.json.encode(report))
     assert plain["seed"] == 1
     assert encode_faults(report.faults).strip()[1:-1].strip() == msgspec.json.encode(plain["faults"][0])
@@ -161,7 +161,7 @@ def test_text_of_faults_is_kinds_and_counts():
 
     assert kinds("none") == []
     assert kinds("crash=2, pause") == ["Crash", "Crash", "Pause"]
-    assert len(kinds("all=2,crash")) == 2 * len(KINDS) + 1
+    assert len(kinds("all=2,crash")) == 2 * len(ALL) + 1
 
 
 @pytest.mark.parametrize("text", ["", "flood", "crash=x", "crash=-1", "crash=²", "all=100000"])
@@ -171,8 +171,9 @@ def test_text_of_faults_that_makes_no_sense_is_refused(text):
 
 
 def test_unknown_scenario_is_refused_by_name():
-    with pytest.raises(UsageError, match="'chess', expected one of pingpong"):
-        find_builder("chess")
+    for name in ("chess", "no.such.module:build", "sim.pingpong:no_such_function", ":", ""):
+        with pytest.raises(UsageError, match="expected pcp, won, swarm or module:function"):
+            find_builder(name)
 
 
 def test_every_scenario_of_the_table_can_be_found():

@@ -1,4 +1,4 @@
-"""The scenario `swarm`: all peers end with the same messages, and the play finds it where they do not."""
+"""The scenario `swarm`: all peers end with the same messages, and the scenario reports it if they do not."""
 
 import pytest
 
@@ -36,7 +36,7 @@ def test_messages_dated_before_the_last_questions_reach_a_peer_that_asks_only_fo
     faults = [
         ClockJump(at_us=2 * SECOND_US, place="peer-0000", by_us=-15 * SECOND_US),
         Partition(at_us=2 * SECOND_US, groups=(("peer-0000",),), for_us=30 * SECOND_US),
-        # now peer-0001 hears of what was published behind the partition, and peer-0002 only later
+        # now peer-0001 learns what was published behind the partition, and peer-0002 only later
         Partition(at_us=32 * SECOND_US, groups=(("peer-0002",),), for_us=20 * SECOND_US),
         Crash(at_us=51 * SECOND_US, place="peer-0000", down_us=200 * SECOND_US),
     ]

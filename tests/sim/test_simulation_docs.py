@@ -1,4 +1,4 @@
-"""The example in docs/explain/simulation.md runs and gives what the page says."""
+"""The example in docs/explain/simulation.md runs and gives the output on the page."""
 
 import re
 from pathlib import Path

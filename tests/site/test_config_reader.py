@@ -16,7 +16,7 @@ from dovetail.site.config.toml import MAX_FILE_BYTES, MAX_KEY_PARTS
 
 @pytest.fixture
 def load(tmp_path):
-    """Loads a configuration from its text and variables."""
+    """Loads a configuration from text and variables."""
 
     def run(text: str, **environ: str):
         path = tmp_path / "site.toml"
@@ -28,7 +28,7 @@ def load(tmp_path):
 
 @pytest.fixture
 def problems(load, tmp_path):
-    """The problems of a text, with the file's name cut off."""
+    """The problems of a text, without the file's name."""
 
     def run(text: str, **environ: str) -> list[str]:
         with pytest.raises(ConfigProblems) as caught:
@@ -92,7 +92,7 @@ class InnerSection(Section, frozen=True, kw_only=True):
 
 
 class TrialSection(Section, frozen=True, kw_only=True):
-    """What sections of fabrics may hold."""
+    """What sections of fabrics may contain."""
 
     listen: ListenTcp = "127.0.0.1:0"
     inner: InnerSection = msgspec.field(default_factory=InnerSection)
@@ -354,3 +354,32 @@ def test_listen_addresses(text, parsed):
 def test_bad_listen_addresses(text):
     with pytest.raises(ValueError, match="is not HOST:PORT"):
         parse_listen(text)
+
+
+OLD_NAMES = """
+[audit]
+patience_s = 7.0
+[[pcp]]
+name = "broker"
+total_queue_bytes = 33554432
+insecure_plain = true
+"""
+
+
+def test_former_names_work_with_a_warning(load, caplog):
+    config = load(OLD_NAMES).config
+    assert (config.audit.loss_timeout_s, config.pcp[0].memory_bytes) == (7.0, 33_554_432)
+    assert {record.getMessage().split(": ", 1)[1] for record in caplog.records} == {
+        "audit.patience_s is now called loss_timeout_s; the old name will be removed in the next release",
+        "pcp[0].total_queue_bytes is now called memory_bytes; the old name will be removed in the next release",
+    }
+
+
+def test_a_former_variable_works_with_a_warning(load, caplog):
+    assert load("", DOVETAIL_AUDIT__PATIENCE_S="7").config.audit.loss_timeout_s == 7.0
+    assert "DOVETAIL_AUDIT__PATIENCE_S is now called DOVETAIL_AUDIT__LOSS_TIMEOUT_S" in caplog.text
+
+
+def test_a_key_under_both_names_is_a_problem(problems):
+    (problem,) = problems("audit.patience_s = 7.0\naudit.loss_timeout_s = 8.0")
+    assert problem.startswith("audit.patience_s = 7.0: no such key")

@@ -61,6 +61,11 @@ def test_no_java_fails_and_tells_what_was_seen():
     assert "the one in /old is Java 11, needs 17 or newer" in finding.detail
 
 
+def test_no_java_is_well_where_spark_is_not_installed():
+    finding = check_java(None, [], java_home=None, is_needed=False)
+    assert (finding.status, finding.advice) == (Status.WARN, "only the audit needs it, which is not installed")
+
+
 def test_a_useless_java_home_is_warned_of():
     old = Rejected(home=Path("/old"), source="JAVA_HOME", why="is Java 11, needs 17 or newer")
     finding = check_java(a_java(), [old], java_home="/old")

@@ -47,7 +47,7 @@ def test_directories(tmp_path):
     (tmp_path / "file").write_text("")
     (tmp_path / "there").mkdir()
     assert check_directory("lake", tmp_path / "there").status is Status.OK
-    assert check_directory("lake", tmp_path / "a" / "b").detail.endswith("will be made")
+    assert check_directory("lake", tmp_path / "a" / "b").detail.endswith("will be created")
     assert check_directory("lake", tmp_path / "file").status is Status.FAIL
 
 

@@ -1,4 +1,4 @@
-"""What a running site says about itself: never green when not well."""
+"""The health of a running site: never green when something is wrong."""
 
 import http.server
 import os
@@ -35,7 +35,7 @@ def test_certificates_are_part_of_the_health(health, expiries, expected, well):
 
 @pytest.fixture
 def server():
-    """A server whose /healthz answers what the test sets."""
+    """A server whose /healthz returns what the test sets."""
     answer = SimpleNamespace(code=200, text="ok\n")
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -110,6 +110,16 @@ def test_sealing_and_audit_that_are_behind_are_told(server):
     audit = GaugeMetricFamily("dovetail_audit_lag_seconds", "", value=500)
     assert health_of(site_with(server.url), lags=[lag, audit]) == (
         "sealing of pcp://b/server is 1000 s behind; the audit is 500 s behind"
+    )
+
+
+def test_journals_without_a_witness_are_told(server):
+    age = GaugeMetricFamily("dovetail_witness_age_seconds", "", labels=["server"])
+    for name, value in (("a", 3600), ("b", 3 * 86_400), ("c", float("inf"))):
+        age.add_metric([f"pcp://{name}/server"], value)
+    assert health_of(site_with(server.url), lags=[age]) == (
+        "ok, but no witness has cosigned the journal of pcp://b/server for 72 h; "
+        "no witness has cosigned the journal of pcp://c/server"
     )
 
 

@@ -1,4 +1,4 @@
-"""The supervisor with small real processes; each says what it is in one line of Python."""
+"""The supervisor with small real processes, each one line of Python."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ FOR_EVER = READY + "time.sleep(600)"
 
 
 class Record(Listener):
-    """Remembers everything, and stops the supervisor where `when` says so."""
+    """Records everything, and stops the supervisor when `when` says so."""
 
     def __init__(self, when=lambda record: False) -> None:
         self.changes: list[tuple[str, State, str]] = []
@@ -49,11 +49,11 @@ class Record(Listener):
 
 
 def supervise(record: Record, scripts: dict[str, str | tuple[str, int]], rules: Rules = QUICK) -> bool:
-    """Run scripts, by name, each with its wave; whether none was given up."""
+    """Run scripts, by name, each with its stage; True if none was given up."""
     plans = []
     for name, script in scripts.items():
-        text, wave = script if isinstance(script, tuple) else (script, 1)
-        plans.append(Plan(name=name, command=[sys.executable, "-c", text], wave=wave))
+        text, stage = script if isinstance(script, tuple) else (script, 1)
+        plans.append(Plan(name=name, command=[sys.executable, "-c", text], stage=stage))
 
     async def run() -> bool:
         record.supervisor = Supervisor(plans, rules, record, draw=lambda: 0.0)
@@ -128,7 +128,7 @@ def test_a_command_that_is_not_there_is_told_of():
     record = Record(when=lambda record: record.count("a", State.WAITING) == 1)
 
     async def run() -> None:
-        plan = Plan(name="a", command=["/does/not/exist"], wave=1)
+        plan = Plan(name="a", command=["/does/not/exist"], stage=1)
         record.supervisor = Supervisor([plan], QUICK, record)
         await record.supervisor.run()
 
@@ -136,7 +136,7 @@ def test_a_command_that_is_not_there_is_told_of():
     assert "cannot be started: No such file or directory" in record.changes[0][2]
 
 
-def test_waves_stop_one_after_another():
+def test_stages_stop_one_after_another():
     end = "lambda *_: (time.sleep(0.3), print('bye', flush=True), sys.exit())"
     script = f"import signal, time, sys; signal.signal(signal.SIGTERM, {end}); " + FOR_EVER
     record = Record(when=lambda record: len(_settled(record)) == 3 and not record.lines)
@@ -157,7 +157,7 @@ def test_a_second_stop_does_not_wait_for_the_grace_time():
     record = Record(when=lambda record: record.count("a", State.RUNNING) == 1)
 
     async def run() -> None:
-        plan = Plan(name="a", command=[sys.executable, "-c", stubborn], wave=1)
+        plan = Plan(name="a", command=[sys.executable, "-c", stubborn], stage=1)
         record.supervisor = Supervisor([plan], Rules(grace_s=600), record)
         asyncio.get_running_loop().call_later(2, record.supervisor.stop)
         await record.supervisor.run()

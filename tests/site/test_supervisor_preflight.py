@@ -36,7 +36,7 @@ AUDIT = '[audit]\nenabled = true\nrole = "a"\n'
 
 @pytest.fixture
 def directory():
-    """A directory with a short path: that of a socket is limited."""
+    """A directory with a short path: the path of a socket is limited."""
     with tempfile.TemporaryDirectory(prefix="up") as name:
         yield Path(name)
 

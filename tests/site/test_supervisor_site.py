@@ -6,7 +6,7 @@ from dovetail.journal.folder import PEER_JOURNAL
 from dovetail.model.errors import ConfigError, UsageError
 from dovetail.runtime import swarm_node
 from dovetail.site.config import load_config
-from dovetail.site.servers import Site, Wave, write_agreements
+from dovetail.site.servers import ShutdownStage, Site, write_agreements
 from dovetail.swarm.settings import parse_swarm_settings
 
 SITE = """
@@ -58,7 +58,7 @@ def load(tmp_path):
 
 
 def names(site: Site) -> list[str]:
-    return [member.name for member in site.members()]
+    return [process.name for process in site.processes()]
 
 
 def test_without_roles_everything_runs(load):
@@ -89,8 +89,8 @@ def test_roles_choose(load, roles, expected):
 
 
 def test_watchers_stop_first_and_sealing_last(load):
-    waves = {member.name: member.wave for member in load().members()}
-    assert waves["audit"] < waves["pcp/north"] == waves["swarm/fleet/peer"] < waves["seal"] == Wave.SEALING
+    stages = {process.name: process.stage for process in load().processes()}
+    assert stages["audit"] < stages["pcp/north"] == stages["swarm/fleet/peer"] < stages["seal"] == ShutdownStage.SEALING
 
 
 def test_only_journals_of_this_machine_are_sealed(load, tmp_path):
@@ -213,7 +213,7 @@ def test_two_brokers_of_one_name_may_be_on_two_machines(load):
 
 def test_an_unknown_process_is_misuse(load):
     with pytest.raises(UsageError, match="--only pcp/nroth: no such process; there are: pcp/north, "):
-        load().member("pcp/nroth")
+        load().process("pcp/nroth")
 
 
 def test_agreements_for_the_audit_are_those_of_the_swarms_without_the_secret(load, tmp_path):
@@ -222,8 +222,8 @@ def test_agreements_for_the_audit_are_those_of_the_swarms_without_the_secret(loa
     assert "secret" not in path.read_text()
     written = parse_swarm_settings((path).read_bytes(), "swarm.toml")
     assert written.swarm_address == site.config.swarm[0].swarm_address
-    rules = load_settings([path]).swarms["fleet"]
-    assert (rules.epoch_ms, rules.pow_target) == (5000, site.config.swarm[0].rules.pow_target)
+    rules = load_settings([path]).agreements["fleet"]
+    assert (rules.epoch_ms, rules.work_target) == (5000, site.config.swarm[0].rules.pow_target)
     assert msgspec.structs.asdict(written)["secret"] is None
 
 

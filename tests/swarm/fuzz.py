@@ -35,7 +35,7 @@ def messages(bench: Bench) -> list[bytes]:
 
 
 def damage(data: bytes, chance: random.Random) -> bytes:
-    """The same bytes with some small changes, a cut, a repetition, or other bytes behind them."""
+    """The same bytes with some small changes, truncated, repeated, or followed by other bytes."""
     changed = bytearray(data)
     for _ in range(chance.choice((0, 1, 1, 2, 5))):
         if not changed:
@@ -58,7 +58,7 @@ def damage(data: bytes, chance: random.Random) -> bytes:
 
 
 def datagrams(message: bytes, signer: SwarmSigner, now_ms: int, chance: random.Random) -> list[bytes]:
-    """A message in its layers, each of which may be damaged, missing or mixed up."""
+    """A message in its layers, each of which may be damaged, missing or out of order."""
     packet = encode_packet(message, signer, now_ms, chance.randrange(16))
     if chance.random() < 0.1:
         packet = damage(packet, chance)

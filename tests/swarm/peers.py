@@ -1,4 +1,4 @@
-"""One peer under test and the hands to feed it."""
+"""One peer under test and helpers to feed it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def refer(*messages: bytes) -> tuple[Reference, ...]:
 
 
 def sent_by(peer: Peer) -> list[tuple[str, bytes]]:
-    """All that a peer sends, a datagram at a time."""
+    """Everything a peer sends, one datagram at a time."""
     return [(each.endpoint, data) for each in peer.to_send() for data in each.datagrams]
 
 
@@ -55,7 +55,7 @@ class Bench:
         return self.drain()
 
     def drain(self) -> list[tuple[str, bytes]]:
-        """Messages sent since, without their layers."""
+        """Messages sent since the last call, without their layers."""
         self.events += self.peer.events()
         found = []
         for destination, data in sent_by(self.peer):
@@ -68,7 +68,7 @@ class Bench:
         return found
 
     def wait(self, seconds: float) -> list[tuple[str, bytes]]:
-        """Let the time pass, timer by timer."""
+        """Let time pass, timer by timer."""
         end = self.now + int(seconds * SECOND)
         sent = []
         while (due := self.peer.next_timer()) is not None and due <= end:

@@ -1,4 +1,4 @@
-"""A swarm in the simulated world: peers, traffic, and what became of it."""
+"""A swarm in the simulated world: peers, traffic, and the results."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def publish(peer: Peer, payload: bytes, now: int, ttl_epochs: int = 60) -> Addre
 
 
 class UnluckyPeer(Peer):
-    """A peer some of whose datagrams are lost on purpose."""
+    """A peer that loses some of its datagrams on purpose."""
 
     is_lost: Callable[[Endpoint, bytes], bool]
 
@@ -65,12 +65,12 @@ class SwarmWorld:
         self.published: dict[Address, int] = {}
         self.events: list[tuple[str, object]] = []
         self.is_lost: Callable[[str, str, bytes], bool] = lambda source, destination, data: False
-        """What is lost besides what chance takes."""
+        """What is lost in addition to random loss."""
         for number in range(peers):
             self.join(skew_us=skews_us[number] if skews_us else 0)
 
     def join(self, name: str | None = None, skew_us: int = 0) -> str:
-        """Add a peer that knows three random others, or those that all are told of."""
+        """Add a peer that knows three random others, or those that all peers know."""
         name = name or f"peer-{len(self.names)}"
         others = sample(self.chance, self.names, 3) if self.bootstrap is None else self.bootstrap
         self.names.append(name)
@@ -108,7 +108,7 @@ class SwarmWorld:
         self.world.run(int(seconds * SECOND_US))
 
     def publish(self, name: str | None = None, size: int = 200, ttl_epochs: int = 60) -> bytes:
-        """A peer, or one chosen by chance, publishes a random payload now."""
+        """A given or random peer publishes a random payload now."""
         name = name or self.names[int(self.chance.random() * len(self.names))]
         payload = self.chance.getrandbits(8 * size).to_bytes(size)
 
@@ -128,14 +128,14 @@ class SwarmWorld:
         self.run(0.001)
 
     def is_converged(self) -> bool:
-        """Whether every peer that is up has every published, unexpired message."""
+        """True if every peer that is up has every published, unexpired message."""
         wanted = {
             address for address in self.published if any(peer._dag.get(address) is not None for peer in self.peers)
         }
         return all(wanted <= peer.addresses() for peer in self.peers) and bool(wanted)
 
     def seconds_to_converge(self, at_most: float, step: float = 0.1) -> float:
-        """How long it takes from now until all have all; `at_most` and more means it did not happen."""
+        """How long it takes from now until all peers have all messages; `at_most` or more means it did not happen."""
         waited = 0.0
         while waited < at_most and not self.is_converged():
             self.run(step)
@@ -143,7 +143,7 @@ class SwarmWorld:
         return waited
 
     def share_within(self, seconds: float) -> float:
-        """The share of (message, peer) pairs served within so many seconds of publishing."""
+        """The share of (message, peer) pairs delivered within this many seconds of publishing."""
         limit = seconds * SECOND_US
         pairs = [
             self.arrivals[address].get(name, 1 << 62) - at <= limit

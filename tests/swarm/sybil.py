@@ -1,4 +1,4 @@
-"""A hostile peer: answers every hello, wants every link, introduces only its kind, relays and serves nothing."""
+"""A hostile peer: answers every hello, requests every link, introduces only its kind, relays and serves nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PESTER_US = 5_000_000
 
 
 class Sybil:
-    """One of many that take the places of honest peers."""
+    """One of many that take the slots of honest peers."""
 
     def __init__(
         self,

@@ -71,7 +71,7 @@ def test_anti_spamming_the_largest_target_accepts_every_work():
 
 
 def test_refusals_are_work_then_ttl_then_future_then_expired_then_self_reference():
-    """Each message breaks all rules from some point on, and the first broken one is what it is refused for."""
+    """Each message breaks all rules from some point on, and is refused for the first broken one."""
     rules = {"max_ttl_epochs": 8, "max_future_ms": 1000, "epoch_ms": 1}
     now_ms = 10**12
 

@@ -17,13 +17,14 @@ from dovetail.swarm.handshake import MAX_PAST_TICKETS, MAX_SENT
 from dovetail.swarm.late_messages import MAX_KEPT
 from dovetail.swarm.packet import encode_packet
 from dovetail.swarm.peer_exchange import Answer, Hello, Introduction, encode_answer, encode_hello
-from dovetail.swarm.pull import MAX_ATTEMPTS, MAX_GIVEN_UP, MAX_WANTED, MAX_WANTED_PER_SOURCE
+from dovetail.swarm.pull import MAX_ATTEMPTS, MAX_GIVEN_UP, SOURCES
 from dovetail.swarm.queries import PullRange, encode_pull_hashes, encode_pull_range, encode_range_list
-from dovetail.swarm.settings import SwarmSettings
+from dovetail.swarm.settings import PeerSettings, SwarmSettings
 from dovetail.swarm.tickets import MAX_OPEN, MAX_RECENT
 from swarm.peers import SECOND, Bench, exchanged, uep12
 
 PAGE = (Path(__file__).parents[2] / "docs" / "protocols" / "swarm.md").read_text()
+MAX_WANTED = PeerSettings().max_wanted
 FREE = SwarmSettings(name="test", work=1, max_ttl_epochs=1440)
 
 
@@ -42,7 +43,7 @@ def content(bench: Bench, number: int, *hashes: bytes, age_ms: int = 0) -> bytes
 
 
 def validate(bench: Bench, number: int) -> None:
-    """A peer at an endpoint of its own that answers with our token."""
+    """A peer at its own endpoint that answers with our token."""
     place = source(number)
     (answer,) = exchanged(bench.feed(encode_hello(Hello(b"tick", address(number), 0)), place), place, Answer)
     bench.feed(encode_hello(Hello(b"tick", address(number), 3, answer.token)), place)
@@ -67,7 +68,7 @@ def assert_bounded(bench: Bench) -> None:
         "packets": (len(peer._assembler._pending), MAX_PENDING),
         "packets of a source": (max(peer._assembler._per_source.values(), default=0), MAX_PENDING_PER_SOURCE),
         "wants": (len(wants._wants), MAX_WANTED),
-        "wants of a source": (max(wants._per_source.values(), default=0), MAX_WANTED_PER_SOURCE),
+        "wants of a source": (max(map(len, wants._per_source.values()), default=0), MAX_WANTED // SOURCES),
         "given up": (len(wants._given_up), MAX_GIVEN_UP),
         "attempts": (len(wants._queue), MAX_WANTED * 2 * (MAX_ATTEMPTS + 1)),
         "peers of a want": (max((len(one.untried) for one in wants._wants.values()), default=0), MAX_ATTEMPTS),
@@ -191,7 +192,7 @@ def test_a_partner_that_lists_without_end_is_wanted_from_within_its_bound():
         hashes = [(200 * step + each).to_bytes(8) for each in range(170)]
         answer = encode_range_list(question.ticket, question.start_ms, question.start_ms + 1, hashes)
         asked = uep12(bench.feed(answer, source(1)), source(1), PullRange)
-    assert bench.peer.status().missing <= MAX_WANTED_PER_SOURCE
+    assert bench.peer.status().missing <= MAX_WANTED // SOURCES
     assert_bounded(bench)
 
 

@@ -24,6 +24,7 @@ from dovetail.swarm.content import (
     expiration_ms,
     latest_referee_expiration_ms,
     message_address,
+    with_nonce,
     work_of,
     work_preimage,
 )
@@ -198,3 +199,10 @@ def test_the_header_is_judged_before_the_length_of_the_rest():
 def test_another_opcode_is_no_content_message(name):
     with pytest.raises(refusals.UnknownOpcode):
         decode_content(raw(name))
+
+
+def test_another_nonce_changes_nothing_else():
+    message = encode_content(Content(timestamp_ms=1, ttl_epochs=1, payload=b"payload", pow_nonce=3))
+    assert decode_content(with_nonce(message, 2**63 + 7)) == msgspec.structs.replace(
+        decode_content(message), pow_nonce=2**63 + 7
+    )

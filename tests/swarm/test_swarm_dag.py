@@ -77,6 +77,13 @@ def test_references_prefer_what_expires_no_later():
     assert chosen(dag, 10, ttl=10) == ["old long", "new long"]
 
 
+def test_what_expires_at_the_same_time_does_not_expire_later():
+    dag = Dag(EPOCH)
+    dag.add(entry("earlier", 1, ttl=9))
+    dag.add(entry("the same", 5, ttl=10))
+    assert [edge.msg_hash for edge in dag.choose_references(10, 5 + 10 * EPOCH)] == [b"the same", b"earlier."]
+
+
 def test_epoch_diff_of_a_reference():
     dag = Dag(EPOCH)
     dag.add(entry("a", 0, ttl=10))
@@ -112,6 +119,35 @@ def test_expiry_removes_at_the_millisecond_and_nothing_pins():
     assert [gone.raw for gone in dag.expire(EPOCH)] == [b"a"]
     assert tips(dag) == ["b"]
     assert list(dag.between(0, EPOCH)) == [dag.by_hash(b"b.......")[0]]
+
+
+def test_a_message_that_only_leads_to_a_cycle_is_not_part_of_it():
+    dag = Dag(EPOCH)
+    dag.add(entry("a", 10, "b"))
+    assert len(dag.add(entry("b", 11, "a")).cycle) == 2
+    dag.add(entry("newest", 13, "start"))
+    assert dag.add(entry("start", 12, "a")).cycle == ()
+
+
+@pytest.mark.parametrize("at", [4, 5])
+def test_expiry_takes_back_only_edges_that_were_counted(at):
+    """Neither one against the order of time nor one to a message that never came was."""
+    dag = Dag(EPOCH)
+    referee = entry("a", 5)
+    dag.add(referee)
+    dag.add(entry("b", at, "a", "gone", ttl=1))
+    dag.add(entry("c", 6, "a"))
+    assert [gone.raw for gone in dag.expire(EPOCH + at)] == [b"b"]
+    assert (referee.referred, tips(dag)) == (1, ["c"])
+
+
+def test_what_has_expired_leaves_no_trace_in_the_room():
+    dag = Dag(EPOCH)
+    for ttl in (0, 1, 2):
+        dag.add(entry(f"m{ttl}", 0, ttl=ttl))
+    assert dag.room.messages == 3
+    dag.expire(2 * EPOCH)
+    assert (dag.room.messages, dag.room.bytes) == (0, 0)
 
 
 def test_what_only_an_expired_message_referred_to_becomes_a_tip_again():
@@ -151,7 +187,7 @@ def test_three_that_collide_are_kept_and_go_one_by_one():
 
 @pytest.mark.parametrize("order", [*itertools.permutations("abcd")], ids="".join)
 def test_a_cycle_is_reported_once_whatever_the_order_of_arrival(order):
-    # honest history behind every message of the circle must not lead the walk astray
+    # honest history behind every message of the cycle must not mislead the walk
     dag = Dag(EPOCH)
     for number in range(1000):
         dag.add(entry(f"h{number}", number, *[f"h{number - back}" for back in (1, 2, 3) if number >= back]))
@@ -192,6 +228,16 @@ def test_unresolvable_references_are_remembered_within_bounds(monkeypatch):
     for number in range(1000):
         dag.add(entry(f"m{number}", number, f"x{number}", f"y{number}"))
     assert len(dag._awaited) == 100
+
+
+def test_a_missing_message_is_counted_for_all_that_referred_to_it_within_the_bound(monkeypatch):
+    monkeypatch.setattr(dag_module, "MAX_REFERRERS", 3)
+    dag = Dag(EPOCH)
+    for number in range(5):
+        dag.add(entry(f"m{number}", 10 + number, "late"))
+    late = entry("late", 1)
+    dag.add(late)
+    assert late.referred == 3
 
 
 def test_messages_are_listed_by_time_then_hash_both_ends_included():

@@ -1,4 +1,4 @@
-"""Random and mutated input: every parser refuses or reads it, a peer survives it, and bounds hold."""
+"""Random and mutated input: every parser refuses or reads it, a peer survives it, and bounds are kept."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from dovetail.swarm.fragments import MAX_PENDING, Assembler, decode_fragment
 from dovetail.swarm.obfuscation import decode_obfuscated
 from dovetail.swarm.packet import SwarmSigner, decode_packet
 from dovetail.swarm.peer_exchange import Answer, Hello, decode_exchange, encode_answer, encode_hello
-from dovetail.swarm.pull import MAX_WANTED
 from dovetail.swarm.queries import decode_message
 from dovetail.swarm.refusals import Refusal
-from dovetail.swarm.settings import SwarmSettings, parse_swarm_settings
+from dovetail.swarm.settings import PeerSettings, SwarmSettings, parse_swarm_settings
 from swarm.fuzz import damage, datagrams, messages
 from swarm.peers import SECOND, START, Bench, exchanged
 
@@ -101,7 +100,7 @@ def test_a_peer_survives_random_and_mutated_datagrams(seed):
     assert sum(status.refused.values()) > 50
     assert status.contacts <= MAX_CONTACTS
     assert status.strangers <= MAX_STRANGERS
-    assert status.missing <= MAX_WANTED
+    assert status.missing <= PeerSettings().max_wanted
     assert len(bench.peer._assembler) <= MAX_PENDING
     assert len(bench.peer._contacts._forgotten) <= MAX_FORGOTTEN
     for contact in bench.peer._contacts:
@@ -133,7 +132,7 @@ def test_what_the_answers_of_a_hostile_peer_say_is_never_believed_beyond_bounds(
     status = bench.peer.status()
     assert status.contacts <= MAX_CONTACTS
     assert status.strangers <= MAX_STRANGERS
-    assert status.missing <= MAX_WANTED
+    assert status.missing <= PeerSettings().max_wanted
 
 
 def test_settings_files_are_read_or_refused_by_name():

@@ -1,4 +1,4 @@
-"""Time-range pulls: whom, when and how far back; own messages until they are seen."""
+"""Time-range pulls: from whom, when and how far back; own messages until they are seen."""
 
 from __future__ import annotations
 
@@ -29,8 +29,16 @@ LIFETIME_MS = 3_600_000
 SECOND = 1_000_000
 
 
+def has_room(_endpoint: str) -> bool:
+    return True
+
+
+def has_no_room(_endpoint: str) -> bool:
+    return False
+
+
 class Asking:
-    """A gossip whose partners all answer at once with nothing new."""
+    """A gossip whose partners all answer immediately with nothing new."""
 
     def __init__(self, partners: int = 3, seed: int = 2) -> None:
         self.contacts = Contacts(bytes(20), "test", random.Random(1), 10**9, 10**6)
@@ -46,7 +54,7 @@ class Asking:
         end = self.now + int(seconds * SECOND)
         while self.gossip.due_us <= end:
             self.now = max(self.now, self.gossip.due_us)
-            self.gossip.handle_timer(self.now, True)
+            self.gossip.handle_timer(self.now, has_room)
             self.answer(found, deaf)
         self.now = end
 
@@ -161,7 +169,7 @@ def test_contacts_that_are_back_are_asked_until_they_answer_but_not_for_ever_and
     asking.run(40, deaf=(deaf,))
     asked = [endpoint for _, endpoint, _ in asking.asked]
     assert asked[0] == talks
-    # once more at most, when others than the partners are explored
+    # at most once more, when peers other than the partners are explored
     assert asked.count(talks) <= 2
     assert RETURN_ATTEMPTS <= asked.count(deaf) <= RETURN_ATTEMPTS + 1
     assert (deaf, deaf) not in itertools.pairwise(asked)
@@ -226,34 +234,49 @@ def test_without_partners_nobody_is_asked():
 
 def test_an_answer_that_goes_back_before_the_question_is_refused():
     asking = Asking(1)
-    asking.gossip.handle_timer(START, True)
+    asking.gossip.handle_timer(START, has_room)
     contact, message = asking.gossip.outbox[0]
     query = decode_message(message)
     with pytest.raises(UnknownTicket):
         asking.gossip.claim(RangeList(query.ticket, 0, query.start_ms - 1, ()), contact, START)
 
 
+def test_without_room_for_wants_of_one_partner_another_is_asked():
+    asking = Asking(2)
+    asking.gossip.handle_timer(START, has_room)
+    first, message = asking.gossip.outbox.pop()
+    query = decode_message(message)
+    cut = RangeList(query.ticket, query.start_ms, query.start_ms + 10, ())
+    question = asking.gossip.claim(cut, first, START)
+    asking.gossip.receive_list(cut, question, START, 170, False)
+    for second in range(1, 20):
+        asking.gossip.handle_timer(START + second * SECOND, lambda endpoint: endpoint != first.endpoint)
+    assert {contact.endpoint for contact, _ in asking.gossip.outbox} == {
+        contact.endpoint for contact in asking.contacts.known if contact is not first
+    }
+
+
 def test_without_room_for_wants_a_cut_list_is_continued_later():
     asking = Asking(1)
-    asking.gossip.handle_timer(START, True)
+    asking.gossip.handle_timer(START, has_room)
     contact, message = asking.gossip.outbox.pop()
     query = decode_message(message)
     cut = RangeList(query.ticket, query.start_ms, query.start_ms + 10, ())
     question = asking.gossip.claim(cut, contact, START)
     asking.gossip.receive_list(cut, question, START, 170, False)
-    asking.gossip.handle_timer(START + SECOND, False)
+    asking.gossip.handle_timer(START + SECOND, has_no_room)
     assert asking.gossip.outbox == []
-    asking.gossip.handle_timer(START + 3 * SECOND, True)
+    asking.gossip.handle_timer(START + 3 * SECOND, has_room)
     ((_, message),) = asking.gossip.outbox
     assert decode_message(message).start_ms == query.start_ms + 11
 
 
 def test_a_late_list_does_not_set_the_watermark_back():
     asking = Asking(1)
-    asking.gossip.handle_timer(START, True)
+    asking.gossip.handle_timer(START, has_room)
     contact, message = asking.gossip.outbox.pop()
     first = decode_message(message)
-    asking.gossip.handle_timer(START + SECOND, True)
+    asking.gossip.handle_timer(START + SECOND, has_room)
     _, message = asking.gossip.outbox.pop()
     second = decode_message(message)
     for query in (second, first):

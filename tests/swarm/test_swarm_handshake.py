@@ -1,4 +1,4 @@
-"""Two peers with one identity notice each other; an endpoint that leads back to the peer itself is no conflict."""
+"""Two peers with one identity notice each other; an endpoint that leads back to the peer itself is not a conflict."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_conflict_is_reported_once_in_a_while_and_counted_each_time():
 def test_our_own_hello_that_comes_back_is_no_conflict_and_its_endpoint_is_left_alone():
     bench = Bench(bootstrap=[ALICE])
     (hello,) = exchanged(bench.wait(0.5), ALICE, Hello)
-    # the answer to a hello comes from where it was sent to, the hello itself from any address of ours
+    # the answer to a hello comes from its destination, the hello itself from any address of ours
     assert bench.feed(encode_hello(hello), "198.51.100.9:9") == []
     assert bench.seen(IdentityConflict) == []
     assert bench.peer.status().refused == {}
@@ -99,7 +99,7 @@ def test_hellos_that_are_recognised_as_our_own_are_bounded():
 
 
 def join_twin(swarm: SwarmWorld, name: str, of: str, bootstrap: list[str]) -> None:
-    """A peer at an endpoint of its own, with the key of another one."""
+    """A peer at its own endpoint, with the key of another one."""
     address = swarm.peer(of).address
     swarm.names.append(name)
 

@@ -1,4 +1,4 @@
-"""Many datagrams at once: taken in as if each had come alone, and each observed before it is relayed."""
+"""Many datagrams at once: processed as if each had come alone, and each observed before it is relayed."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def linked() -> Bench:
 
 
 def unsolved(bench: Bench, message: bytes) -> bytes:
-    """The same message with a nonce that does no work."""
+    """The same message with a nonce without work."""
     target = bench.peer.rules.pow_target
     others = (with_nonce(message, nonce) for nonce in range(99))
     return next(other for other in others if int.from_bytes(work_of(other)) >= target)
 
 
 def mixed_datagrams(bench: Bench, chance: random.Random) -> list[bytes]:
-    """Content new, known, too late, unworked, missing its references, masked and cut; questions, hellos, rubbish."""
+    """Content new, known, too late, without work, lacking references, masked, truncated; requests, hellos, junk."""
     now_ms = START // 1000
     fresh = [bench.content(b"%d" % number) for number in range(8)]
     messages = [

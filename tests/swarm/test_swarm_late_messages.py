@@ -1,4 +1,4 @@
-"""What came late is named to whoever asks for a later time, for a while, in bounded numbers."""
+"""Late messages are listed to peers that pull a later time, for a while, in bounded numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Links: balanced, agreed by hellos, ended by silence, changed where nothing comes."""
+"""Links: balanced, agreed by hellos, ended by silence, replaced if nothing arrives."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BOTH = I_RELAY_TO_YOU | YOU_RELAY_TO_ME
 
 
 class Crowd:
-    """Many played neighbours that answer every hello and grant every wish."""
+    """Many simulated neighbours that answer every hello and grant every request."""
 
     def __init__(self, bench: Bench, silent: tuple[str, ...] = ()) -> None:
         self.bench = bench

@@ -39,7 +39,7 @@ from dovetail.swarm.queries import (
 )
 from dovetail.swarm.refusals import Refusal
 from dovetail.swarm.repair import LATE_REPEAT_PEERS, REPEAT_PEERS
-from dovetail.swarm.settings import SwarmSettings
+from dovetail.swarm.settings import PeerSettings, SwarmSettings
 from swarm.peers import SECOND, SETTINGS, START, Bench, exchanged, refer, sent_by, solved, uep12
 
 ALICE, BOB, CAROL = "192.0.2.1:9", "192.0.2.2:9", "192.0.2.3:9"
@@ -168,7 +168,7 @@ def test_refusals_come_in_the_order_of_the_reading():
     def is_good(data: bytes) -> bool:
         return int.from_bytes(work_of(data)) < rules.pow_target
 
-    # each has all the faults of those after it and lacks those of the ones before
+    # each has all the faults of those after it and none of those before
     steps = [
         (bytes(11_257), Reason.TOO_LARGE),
         (b"\x78", Reason.TRUNCATED),
@@ -303,11 +303,11 @@ def test_one_bad_message_never_blocks_good_ones():
     assert len({one.message for one in bench.observed(Stage.ACCEPTED)}) >= 200
 
 
-# -- odd graphs, made with a hash that is easy to break
+# -- odd graphs, made with a weak hash
 
 
 def weak_hash(data: bytes) -> bytes:
-    """All bytes of the payload up to a colon name the message."""
+    """The payload up to a colon is the hash of the message."""
     name = decode_content(data).payload.split(b":")[0]
     return name.ljust(8, b".")[:8] + hashlib.sha256(data).digest()[8:]
 
@@ -399,14 +399,14 @@ def test_a_thousand_unknown_references_cost_bounded_memory_and_datagrams_and_are
     for number in range(1000):
         edges = tuple(Reference(bytes([4, edge]) + number.to_bytes(6), 0) for edge in range(4))
         bench.feed(bench.content(references=edges), ALICE)
-    assert bench.peer.status().missing == pull.MAX_WANTED_PER_SOURCE
+    assert bench.peer.status().missing == PeerSettings().max_wanted // pull.SOURCES
     sent = bench.wait(120)
     pulls = [message for _, message in sent if message[:2] == b"\x79\x20"]
     assert bench.peer.status().missing == 0
-    assert len(bench.seen(GapGivenUp)) == pull.MAX_WANTED_PER_SOURCE
-    assert sum(message[2] for message in pulls) <= pull.MAX_WANTED_PER_SOURCE * pull.MAX_ATTEMPTS
+    assert len(bench.seen(GapGivenUp)) == PeerSettings().max_wanted // pull.SOURCES
+    assert sum(message[2] for message in pulls) <= PeerSettings().max_wanted // pull.SOURCES * pull.MAX_ATTEMPTS
     given_up = [one for one in bench.observed(Stage.PULLED) if one.reason is Reason.GIVEN_UP]
-    assert len(given_up) == pull.MAX_WANTED_PER_SOURCE
+    assert len(given_up) == PeerSettings().max_wanted // pull.SOURCES
 
 
 # -- pulls from others
@@ -435,6 +435,15 @@ def test_nothing_expired_is_listed_served_or_referred_to_even_before_the_timer()
     assert listed.hashes == (message_address(long)[:8],)
     composed = decode_content(bench.peer.compose(b"new", 1, bench.now))
     assert [edge.msg_hash for edge in composed.references] == [message_address(long)[:8]]
+
+
+def test_a_message_refers_to_none_that_expires_in_the_millisecond_it_is_made():
+    bench = bench_with_links()
+    bench.feed(bench.content(b"short", ttl=1), ALICE)
+    bench.now += 60 * SECOND - 1000
+    assert len(decode_content(bench.peer.compose(b"before", 1, bench.now)).references) == 1
+    bench.now += 1000
+    assert decode_content(bench.peer.compose(b"new", 1, bench.now)).references == ()
 
 
 def test_255_hashes_repeated_are_served_within_the_share_of_the_source():
@@ -497,7 +506,7 @@ def test_a_list_with_a_foreign_ticket_is_refused():
 
 
 def ask(bench: Bench) -> tuple[str, PullRange]:
-    """Wait until the peer asks somebody for a range."""
+    """Wait until the peer pulls a range from someone."""
     for _ in range(100):
         for to, message in bench.wait(0.2):
             if message[:2] == b"\x79\x21":
@@ -693,7 +702,7 @@ def test_what_cannot_be_published_is_said_to_the_caller():
 def test_a_bootstrap_peer_is_asked_until_it_answers_however_little_came_from_it():
     bench = Bench(bootstrap=[ALICE])
     bench.wait(1)
-    # its own hello reaches us, but not one answer to ours
+    # its own hello reaches us, but no answer to ours
     bench.feed(encode_hello(Hello(b"tick", b"\x01" * 20, 0)), ALICE)
     bench.wait(60)
     later = exchanged(bench.wait(60), ALICE, Hello)

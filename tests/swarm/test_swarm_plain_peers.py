@@ -1,4 +1,4 @@
-"""Peers that speak UEP-12 and not the peer exchange: pushed to and asked when pinned or proved, bounded until then."""
+"""Peers with UEP-12 but no peer exchange: pushed to and pulled from when pinned or proved, bounded until then."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dovetail.model.hop import Reason, Stage
 from dovetail.sim import Boot
 from dovetail.sim.seed_peer import SeedPeer
 from dovetail.swarm.contacts import AMPLIFICATION
-from dovetail.swarm.content import Content, message_address
+from dovetail.swarm.content import Content, Reference, message_address
 from dovetail.swarm.events import PeerLinked, PeerUnlinked
 from dovetail.swarm.fragments import encode_fragments
 from dovetail.swarm.neighbours import SILENT_US
@@ -39,7 +39,7 @@ def content_to(sent: list[tuple[str, bytes]], destination: str) -> list[bytes]:
 
 
 def prove(bench: Bench, place: str, *, hashes: tuple[bytes, ...] = ()) -> None:
-    """Play a plain peer that sends a message and answers the challenge."""
+    """Simulate a plain peer that sends a message and answers the challenge."""
     (challenge,) = uep12(bench.feed(bench.content(b"from " + place.encode()), place), place, PullRange)
     bench.feed(encode_range_list(challenge.ticket, challenge.start_ms, challenge.end_ms, hashes), place)
 
@@ -153,7 +153,7 @@ def test_an_address_that_has_proved_nothing_is_sent_at_most_three_times_what_cam
 
 
 def test_an_address_that_has_proved_nothing_is_served_within_the_bound():
-    """A new peer without messages cannot prove itself by a list: what it pulls step by step, it gets."""
+    """A new peer without messages cannot prove itself by a list: it gets what it pulls step by step."""
     bench = Bench()
     bench.link(OTHER, 1)
     stored = [bench.content(b"stored %d" % number, age_ms=number) for number in range(12)]
@@ -184,6 +184,16 @@ def test_a_plain_peer_that_proved_its_address_is_relayed_to_and_asked():
     forwarded = [one.counterparts for one in bench.observed(Stage.FORWARDED)]
     assert (f"udp://{SEED}",) in forwarded
     assert uep12(bench.wait(40), SEED, PullRange)
+
+
+def test_a_plain_peer_that_proved_its_address_is_asked_for_what_another_names_and_does_not_give():
+    bench = Bench()
+    prove_and_wait(bench, SEED)
+    bench.link(OTHER, 1)
+    missing = message_address(bench.content(b"missing"))[:8]
+    bench.feed(bench.content(b"referrer", references=(Reference(missing, 0),)), OTHER)
+    asked = [pull.hashes for pull in uep12(bench.wait(30), SEED, PullHashes)]
+    assert (missing,) in asked
 
 
 def test_a_plain_peer_that_proved_its_address_is_served_whole():

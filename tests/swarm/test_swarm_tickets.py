@@ -1,4 +1,4 @@
-"""Tickets: good for the peer they were given to, once, and for a bounded time in bounded memory."""
+"""Tickets: valid for the peer they were given to, once, and for a bounded time in bounded memory."""
 
 from __future__ import annotations
 

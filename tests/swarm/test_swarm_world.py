@@ -53,7 +53,7 @@ def test_20_peers_at_30_percent_loss_converge(seed):
 
 @pytest.mark.parametrize("loss", [0.0, 0.2])
 def test_a_new_peer_gets_all_of_a_millisecond_with_more_messages_than_fit_any_list(loss):
-    """None of them refers to another, so only lists can tell of them."""
+    """None of them refers to another, so only lists can name them."""
     world = settled(1, 3, loss=loss)
 
     def receive_all(peer: Peer, now: int) -> None:
@@ -92,14 +92,14 @@ def test_a_partition_heals():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_two_parts_that_have_forgotten_each_other_get_all_that_was_published_while_they_were_apart(seed):
-    """All know one peer only, for 30 minutes it is cut off with half of them, and nobody publishes afterwards."""
+    """All know only one peer, for 30 minutes it is cut off with half of them, and no one publishes afterwards."""
     world = settled(seed, 12, loss=0.1, bootstrap=["peer-0"])
     cut = world.world.partition([world.names[:6], world.names[6:]])
     for name in ("peer-2", "peer-8", "peer-9"):
         world.publish(name)
         world.run(20)
     world.run(1740)
-    # the one that all know has long forgotten the others
+    # the one known to all has long forgotten the others
     known = {contact.endpoint for contact in world.peer("peer-0")._contacts.known}
     assert not known & set(world.names[6:])
     assert not world.is_converged()
@@ -169,7 +169,7 @@ def test_ttl_0_reaches_most_and_stays_nowhere():
 
 
 def quiet(seed: int, peers: int) -> SwarmWorld:
-    """A world at 30 % loss where all have all and nobody publishes any more, so no new message refers to another."""
+    """A world at 30 % loss where all have everything and no one publishes, so no new message refers to another."""
     world = settled(seed, peers, loss=0.3)
     world.traffic(20)
     assert_converges(world, 15)
@@ -178,7 +178,7 @@ def quiet(seed: int, peers: int) -> SwarmWorld:
 
 
 def assert_a_message_reaches_all_without_its_first_pushes(seed: int, peers: int, silent_s: float) -> None:
-    """For `silent_s` all copies of one message are lost, and for 10 s more all to two peers of three."""
+    """For `silent_s` all copies of one message are lost, and for 10 s more all those to two peers of three."""
     world = quiet(seed, peers)
     unlucky, start = set(world.names[peers // 3 :]), world.world.now
     payload = world.publish("peer-1")
@@ -194,7 +194,7 @@ def assert_a_message_reaches_all_without_its_first_pushes(seed: int, peers: int,
 
 
 def assert_a_message_reaches_all_after_two_partitions(seed: int, peers: int) -> None:
-    """It comes to one half of the swarm 40 s after it was composed, while the other half cannot be reached."""
+    """It reaches one half of the swarm 40 s after it was composed, while the other half is unreachable."""
     world = quiet(seed, peers)
     first = world.world.partition([["peer-1"]])
     world.publish("peer-1")

@@ -1,4 +1,4 @@
-"""A headless Chromium, driven through the DevTools protocol over a pipe: no port, no further package.
+"""A headless Chromium, driven through the DevTools protocol over a pipe: no port, no extra package.
 
 Commands and events are JSON texts that end with a zero byte; Chromium reads them from descriptor 3 and writes to 4.
 """
@@ -30,7 +30,7 @@ FLAGS = (
     "--disable-dev-shm-usage",
     "--remote-debugging-pipe",
 )
-PATIENCE_S = 60.0
+LOSS_TIMEOUT_S = 60.0
 
 
 def find_chromium() -> str | None:
@@ -38,7 +38,7 @@ def find_chromium() -> str | None:
 
 
 class Browser:
-    """One page. `errors` are console errors and exceptions, `requests` every address that was asked for."""
+    """One page. `errors` are console errors and exceptions, `requests` every requested URL."""
 
     def __init__(self, to_browser: int, from_browser: int) -> None:
         self._to, self._from = to_browser, from_browser
@@ -83,7 +83,7 @@ class Browser:
         return answer["result"].get("value")
 
     def wait(self, condition: str) -> None:
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + LOSS_TIMEOUT_S
         while not self.evaluate(condition):
             assert time.monotonic() < deadline, f"never: {condition}; {self.errors[:3]}"
             time.sleep(0.05)
@@ -108,7 +108,7 @@ class Browser:
 
     def _receive(self) -> dict[str, Any]:
         while b"\0" not in self._buffer:
-            ready, _, _ = select.select([self._from], [], [], PATIENCE_S)
+            ready, _, _ = select.select([self._from], [], [], LOSS_TIMEOUT_S)
             assert ready, "the browser does not answer"
             data = os.read(self._from, 1 << 20)
             assert data, "the browser went away"
@@ -136,7 +136,7 @@ def start_browser(program: str, profile: Path) -> Iterator[Browser]:
     read_events, write_events = os.pipe()
 
     def place_pipes() -> None:
-        # to free numbers above 3 and 4 first, so that placing one cannot overwrite the other
+        # move to free numbers above 4 first, so that placing one cannot overwrite the other
         commands, events = (fcntl.fcntl(pipe, fcntl.F_DUPFD, 5) for pipe in (read_commands, write_events))
         os.dup2(commands, 3, inheritable=True)
         os.dup2(events, 4, inheritable=True)

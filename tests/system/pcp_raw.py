@@ -1,7 +1,7 @@
-"""A client on raw bytes that shares no code with the broker, and behaves as the existing C++ library does.
+"""A client on raw bytes that shares no code with the broker, and behaves like the existing C++ library.
 
 It opens a WebSocket by hand, sends its association as soon as the socket is open and without a data chunk, refuses
-whatever a closed schema refuses, pings with an empty payload, and comes back 200 ms after any close.
+whatever a closed schema refuses, pings with an empty payload, and reconnects 200 ms after any close.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
 
 class Closed(Exception):
-    """The connection is gone; `code` is the close code, 1006 where none came."""
+    """The connection is gone; `code` is the close code, 1006 if there was none."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -110,7 +110,7 @@ class RawPeer:
         return first & 0x0F, payload
 
     async def closed_with(self, timeout_s: float = 10) -> int:
-        """Read until the close; its code."""
+        """Read until the close; returns its code."""
         try:
             async with asyncio.timeout(timeout_s):
                 while True:
@@ -131,7 +131,7 @@ class RawServer(RawPeer):
 
     @classmethod
     async def upgrade(cls, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> RawServer:
-        """Answer the request of a client that connected."""
+        """Answer the request of a connected client."""
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
         (key,) = [line.split(": ")[1] for line in head.split("\r\n") if line.lower().startswith("sec-websocket-key")]
         accept = base64.b64encode(hashlib.sha1(key.encode() + _GUID).digest()).decode()

@@ -1,4 +1,4 @@
-"""A broker in this process on a free port, with or without TLS, and a journal that remembers."""
+"""A broker in this process on a free port, with or without TLS, and a journal in memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from system.pcp_raw import RawClient
 
 
 class MemoryJournal:
-    """Remembers observations; while `hold` holds it, commits wait for `release`."""
+    """Records observations; while `hold` is in effect, commits wait for `release`."""
 
     on_failure: Callable[[JournalError], None] | None = None
     stalled: JournalError | None = None
@@ -104,7 +104,7 @@ async def scrape(port: int, path: str = "/metrics") -> tuple[int, str]:
 
 
 async def until(condition: Callable[[], object], timeout_s: float = 5.0) -> None:
-    """Wait until a condition holds; fails the test where it never does."""
+    """Wait until a condition is true; fails the test if it never is."""
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.01)

@@ -1,4 +1,4 @@
-"""A client that comes back under one URI whenever it is evicted: `python -m system.pcp_twin PORT URI SECONDS PAUSE_S`.
+"""A client that reconnects under one URI whenever it is evicted: `python -m system.pcp_twin PORT URI SECONDS PAUSE_S`.
 
 Prints the close code of each of its connections, as one JSON list.
 """

@@ -1,4 +1,4 @@
-"""The audit as people run it: real processes, killed in the middle, followed while the lake grows."""
+"""The audit as users run it: real processes, killed midway, followed while the lake grows."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def wait_for(condition, process: subprocess.Popen, seconds: float) -> None:
 
 
 def processes_of(session: int) -> list[str]:
-    """What runs in a session: a process that was left behind has another parent, but stays in it."""
+    """The processes of a session: an orphan has another parent, but stays in it."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -98,14 +98,13 @@ def test_an_interrupt_while_java_starts_leaves_nothing_behind(tmp_path):
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=60)
         assert (process.returncode, output, errors) == (130, "", "\n")
-        deadline = time.monotonic() + 20
-        while left := processes_of(process.pid):
-            assert time.monotonic() < deadline, left
+        while processes_of(process.pid):  # one that stays meets the test's time limit
             time.sleep(0.1)
     finally:
         kill(process)
 
 
+@pytest.mark.soak  # test_audit_kills does it in every kind of place
 def test_a_run_that_is_killed_and_run_again_gives_the_same_tables(tmp_path):
     rng = random.Random(1)
     lake = write_lake(tmp_path, pcp_world(rng, 20))
@@ -128,9 +127,9 @@ def look_without_java(out: Path, summary) -> None:
     shown = [json.loads(line) for line in run("show", "hops", "--tables", out, "--limit", "0", "--json").splitlines()]
     assert len(shown) == summary["hops"]
     address = shown[0]["message"]
-    story = json.loads(run("why", address[:12], "--tables", out, "--json"))
+    trace = json.loads(run("why", address[:12], "--tables", out, "--json"))
     held = sorted((row["seq"], row["stage"]) for row in shown if row["message"] == address)
-    assert [(hop["seq"], hop["stage"]) for hop in story["hops"]] == held
+    assert [(hop["seq"], hop["stage"]) for hop in trace["hops"]] == held
     assert address in run("why", address[:12], "--tables", out)
     assert "deliveries" in run("explain")
 
@@ -140,7 +139,7 @@ def test_following_a_quiet_lake_tells_what_time_and_hands_do_and_stops_quietly(t
     lake = write_lake(tmp_path, unanswered(int(time.time() * SECOND)))
     out, errors = tmp_path / "out", tmp_path / "errors"
     with listening() as (url, posted), errors.open("w") as file:
-        options = ("--every", "1", "--patience", "2", "--sealing", "1", "--webhook", url, "--json")
+        options = ("--every", "1", "--loss-timeout", "2", "--sealing", "1", "--webhook", url, "--json")
         process = start("follow", lake, "--tables", out, *options, *SMALL, *SHORT, stderr=file)
         try:
             told = json.loads(process.stdout.readline())
@@ -180,7 +179,7 @@ def unanswered(start_us: int):
 
 @contextlib.contextmanager
 def listening():
-    """A webhook on loopback that fails the first time; yields its URL and what it took."""
+    """A webhook on loopback that fails the first time; yields its URL and what it accepted."""
     taken = []
     failures = [503]
 
@@ -207,7 +206,7 @@ def listening():
 
 
 def bring_tampered(tmp_path: Path, lake: Path) -> None:
-    """A third server's manifest comes into the lake, without the files it announces."""
+    """Add a third server's manifest to the lake, without the files it announces."""
     aside = tmp_path / "aside"
     aside.mkdir()
     other = write_lake(aside, {"pcp://third/server": quiet_pcp(2)})
@@ -259,11 +258,11 @@ def test_a_follower_says_nothing_about_a_compaction_beside_it(tmp_path):
         finally:
             kill(process)
     assert (tmp_path / "told").read_text() == ""
-    assert not (out / "_alerts" / "told").exists(), "nothing was ever told"
+    assert not (out / "_alerts").exists(), "nothing was ever told"
 
 
 def runs_in(table: Path) -> int:
-    """How many runs have appended to a table, those under way included."""
+    """How many runs have appended to a table, including unfinished ones."""
     return len(DeltaTable(table).to_pyarrow_table(columns=["run"])["run"].unique())
 
 

@@ -1,4 +1,7 @@
-"""kill -9 of the audit's driver inside its commits: the next run gives what one that was never killed gives."""
+"""kill -9 of the audit's driver, or of its Java process, which is the executor, between and inside commits.
+
+The next run gives the same result as one that was never killed.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -26,48 +30,71 @@ from audit.audit_worlds import SETTINGS, open_test_session
 from dovetail.audit.lease import Lease
 from dovetail.audit.run import Audit
 
-root, left = Path(sys.argv[1]), int(sys.argv[2])
+root, victim, left = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+spark = open_test_session()
 check = Lease.check
 
 def die(self):
     global left
     left -= 1
-    if left == 0:
+    if left == 0 and victim == "driver":
         os.kill(os.getpid(), 9)
+    if left == 0 and victim == "java":
+        os.kill(spark.sparkContext._gateway.proc.pid, 9)
     check(self)
 
 Lease.check = die  # asked for before every commit
-Audit(spark=open_test_session(), lake=root / "lake", tables=root / "out", settings=SETTINGS, whole_below=0).run()
+Audit(spark=spark, lake=root / "lake", tables=root / "out", settings=SETTINGS, whole_below=0).run()
 """
 
 
-def run(root: Path, commits: int) -> int:
-    """Run an audit that is killed before its commit of this number (0: never); its exit code."""
+def data_files(out: Path) -> set[str]:
+    """Existing data files of tables, including those that no commit names yet."""
+    with contextlib.suppress(FileNotFoundError):
+        return {path.name for path in out.glob("*/*.parquet")}
+    return set()
+
+
+def run(root: Path, victim: str = "", number: int = 0) -> int:
+    """Run an audit; returns its exit code.
+
+    Driver or Java is killed before the commit of this number; `inside` kills both once this many data files are new.
+    """
+    before = data_files(root / "out")
     environment = {**os.environ, "PYTHONPATH": f"{TESTS.parent / 'src'}:{TESTS}"}
-    command = [sys.executable, "-c", PROGRAM, str(root), str(commits)]
+    command = [sys.executable, "-c", PROGRAM, str(root), victim, str(number)]
     with subprocess.Popen(command, env=environment, start_new_session=True, stderr=subprocess.DEVNULL) as process:
+        while victim == "inside" and process.poll() is None:
+            if len(data_files(root / "out") - before) >= number:
+                os.killpg(process.pid, signal.SIGKILL)
+                break
+            time.sleep(0.002)
         code = process.wait()
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)  # Java outlives a driver that is killed for a moment
+        os.killpg(process.pid, signal.SIGKILL)  # Java briefly outlives a killed driver
     return code
 
 
-def kill_often(root: Path, kills: list[int]) -> None:
-    """Two parts of a world: the first is audited whole, the second as an increment; each is killed again and again."""
+def kill_often(root: Path, kills: list[tuple[str, int]]) -> None:
+    """Two parts of a world: a full audit of the first, an incremental one of the second; each is killed repeatedly."""
     for part in range(2):
         write_lake(root, whole_world(3, 6, T0_US + part * 100 * SECOND))
-        for commits in kills[part::2]:
-            assert run(root, commits) == -signal.SIGKILL
+        for victim, number in kills[part::2]:
+            code = run(root, victim, number)
+            assert code > 0 if victim == "java" else code == -signal.SIGKILL, (victim, number)
             assert len(read_runs(root / "out")) == part, "a run that was killed is not there"
-        assert run(root, 0) == 0
+        assert run(root) == 0
     assert ask_tables(root / "out") == ask_oracle(root)
 
 
 def test_five_kills_change_nothing(tmp_path):
-    kill_often(tmp_path, [2, 4, 9, 13, 17])
+    kill_often(tmp_path, [("driver", 2), ("inside", 3), ("inside", 9), ("java", 4), ("driver", 17)])
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(0)
 def test_a_hundred_kills_change_nothing(tmp_path):
     rng = random.Random(1)
-    kill_often(tmp_path, [rng.randrange(1, 18) for _ in range(100)])
+    most = {"driver": 17, "java": 8, "inside": 8}
+    victims = [rng.choice(sorted(most)) for _ in range(100)]
+    kill_often(tmp_path, [(victim, rng.randint(1, most[victim])) for victim in victims])

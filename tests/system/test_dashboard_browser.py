@@ -17,6 +17,7 @@ from dashboard import dashboard_world as world
 from dovetail.model.address import address_of
 from dovetail.model.hop import Stage
 from system.browser import Browser, find_chromium, start_browser
+from tables_on_disk import write_tables
 
 CHROMIUM = find_chromium()
 TOKEN = "correct-horse-battery"
@@ -30,7 +31,7 @@ pytestmark = [
 
 @contextmanager
 def run_dashboard(*arguments: str) -> Iterator[str]:
-    """A dashboard process on a free port; gives its address, and expects it to end on Ctrl-C."""
+    """A dashboard process on a free port; yields its URL, and expects it to end on Ctrl-C."""
     process = subprocess.Popen(
         [sys.executable, "-m", "dovetail", "dashboard", "--port", "0", *arguments],
         stderr=subprocess.PIPE,
@@ -66,7 +67,7 @@ def dashboard(folder) -> Iterator[str]:
 
 
 def show(browser: Browser, address: str, condition: str, *, width: int = 1280, name: str = "") -> None:
-    # the page before may still ask its own, ended dashboard for events
+    # the previous page may still poll its own, ended dashboard for events
     browser.call("Page.navigate", url="about:blank")
     browser.wait("location.href === 'about:blank' && document.readyState === 'complete'")
     browser.errors.clear()
@@ -79,7 +80,7 @@ def show(browser: Browser, address: str, condition: str, *, width: int = 1280, n
 
 
 def wait_for_page(browser: Browser, condition: str) -> None:
-    """Wait while the browser goes from one page to the next, when there may be no page to ask for a moment."""
+    """Wait during navigation, when there may briefly be no page."""
     for _ in range(20):
         try:
             browser.wait(condition)
@@ -92,7 +93,7 @@ def wait_for_page(browser: Browser, condition: str) -> None:
 
 
 def assert_quiet(browser: Browser, address: str) -> None:
-    """No errors, nothing run that came from a peer, and no request to another host."""
+    """No errors, no script from a peer run, and no request to another host."""
     assert browser.errors == []
     assert browser.evaluate("window.hacked") is None
     assert all(url.startswith((f"{address}/", "data:")) for url in browser.requests), browser.requests
@@ -196,6 +197,17 @@ def test_a_message_page_shows_its_hops_and_chain(browser, dashboard, width):
     assert browser.evaluate("document.querySelectorAll('svg.diagram .arrow').length") >= 6
     assert browser.evaluate("document.documentElement.scrollWidth") <= width
     assert_quiet(browser, dashboard)
+
+
+def test_the_verdict_on_a_message_is_as_wide_as_the_screen(browser, folder, tmp_path):
+    recipient = "https://node.example/won/resource/atom/" + "a" * 80
+    row = {"fabric": "pcp", "message": address_of(world.REQUEST), "recipient": recipient, "outcome": "lost"}
+    root = write_tables(tmp_path, {"deliveries": [row]})
+    with run_dashboard("--journals", str(folder), "--tables", str(root)) as address:
+        page = f"{address}/message/{address_of(world.REQUEST).hex()}"
+        show(browser, page, "document.querySelector('.verdict') !== null", width=390)
+        assert "lost" in text_of(browser)
+        assert browser.evaluate("document.documentElement.scrollWidth") <= 390
 
 
 @pytest.mark.parametrize("width", [1280, 390])

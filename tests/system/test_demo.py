@@ -17,6 +17,7 @@ import pytest
 
 import dovetail
 from docs.shown import assert_printed
+from report.agreement import assert_pages_agree
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 README = Path(__file__).parents[2] / "README.md"
@@ -74,6 +75,7 @@ def test_everything_injected_is_found_and_the_suggested_commands_work(tmp_path):
     assert {path.name for path in out.iterdir()} >= {"lake", "tables", "journals", "trust", "swarm.toml"}
     assert not list(out.rglob("*.skey")), "a private key was left behind"
     assert_next_steps_work(ran.stderr)
+    assert_pages_agree(out / "tables")
     shown = re.search(r"The demo ends with\n\n((?:    .+\n)+)", README.read_text())[1]
     lines = [" ".join(line.split()) for line in shown.splitlines() if line.strip() != "..."]
     assert_printed(lines, "\n".join(" ".join(line.split()) for line in ran.stdout.splitlines()))

@@ -1,4 +1,4 @@
-"""Spark on a Java that is started through the launcher of machines without Java."""
+"""Spark on a Java started through the launcher for machines without Java."""
 
 import json
 import os
@@ -17,7 +17,7 @@ def test_spark_computes_behind_the_launcher_and_the_module_is_dropped(tmp_path):
     java, _ = find_java()
     if java is None:
         pytest.skip("no Java here")
-    # A runtime in between that writes down how it was started.
+    # A runtime in between that records how it was started.
     runtime, started = tmp_path / "runtime", tmp_path / "started"
     (runtime / "bin").mkdir(parents=True)
     (runtime / "bin" / "java").write_text(

@@ -1,4 +1,4 @@
-"""kill -9 in the middle of appending: what was acknowledged is there, nothing is doubled, the file opens again."""
+"""kill -9 while appending: everything acknowledged is there, nothing is duplicated, the file opens again."""
 
 import os
 import random

@@ -21,7 +21,7 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nkey"
 
 
 class Door:
-    """Answers GETs; counts who is inside."""
+    """Answers GETs; counts concurrent requests."""
 
     def __init__(self, answer: bytes) -> None:
         self.answer = answer

@@ -1,4 +1,4 @@
-"""The operator's kit against real servers: what rules and dashboards ask for is there, and Prometheus itself agrees.
+"""The operator's kit against real servers: what rules and dashboards query exists, and Prometheus itself agrees.
 
 The servers are those of deploy/site.toml, on loopback and free ports; Prometheus gets the rules and the job of
 deploy/prometheus.
@@ -62,7 +62,7 @@ def rewritten(text: str, directory: Path) -> tuple[str, dict[str, str]]:
     text = re.sub(r"\b(\d{4})\b", lambda match: ports.get(match[1], match[1]), text)
     text = text.replace("0.0.0.0", "127.0.0.1").replace("https://hub:", "https://localhost:")
     text = text.replace("/var/lib/dovetail", str(directory)).replace("/etc/dovetail", str(directory))
-    return text.replace("[journal]\n", "[journal]\ncheckpoint_interval_s = 0.2\n"), ports
+    return text.replace("[journal]\n", '[journal]\ncheckpoint_interval_s = 0.2\ncosigned = "cosigned"\n'), ports
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +101,7 @@ def servers() -> Iterator[Running]:
 
 
 def audit_text(directory: Path) -> str:
-    """What the supervisor of the audit's machine exposes."""
+    """What the supervisor on the audit's machine exposes."""
     path = directory / "audit.toml"
     path.write_text("[audit]\nenabled = true\n")
     small_world().write(directory / "audit")
@@ -119,7 +119,7 @@ def exposed(servers, tmp_path_factory) -> dict[str, str]:
 
 
 class Family(NamedTuple):
-    """A family of metrics as the servers expose it."""
+    """A family of metrics as exposed by the servers."""
 
     kind: str
     help: str
@@ -129,7 +129,7 @@ class Family(NamedTuple):
 
 
 def families(texts: dict[str, str]) -> dict[str, Family]:
-    """Every family by the name that is asked for."""
+    """Every family by its queried name."""
     found: dict[str, Family] = {}
     for server, text in texts.items():
         for read in text_string_to_metric_families(text):
@@ -160,7 +160,7 @@ def family_name(metric: str) -> str:
 
 
 def test_the_reference_names_every_metric_and_no_other(exposed):
-    """Series ending in `_created` are made by the library for each counter, and mean nothing here."""
+    """Series ending in `_created` are added by the library for each counter, and mean nothing here."""
     known = {
         name: family
         for name, family in families(exposed).items()

@@ -1,4 +1,4 @@
-"""Report and dashboard, checked by axe-core in a real browser, and used by the keyboard alone."""
+"""Report and dashboard, checked by axe-core in a real browser, and used with the keyboard alone."""
 
 from __future__ import annotations
 
@@ -65,11 +65,11 @@ def test_the_report_and_a_story_in_it(browser, report, width, dark):
     browser.open(report, width=width, height=900, dark=dark)
     assert violations(browser) == []
     browser.evaluate("document.querySelector('#list button[data-finding]').click()")
-    assert browser.evaluate("document.getElementById('story').open")
+    assert browser.evaluate("document.getElementById('trace').open")
     assert violations(browser) == []
 
 
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (390, True)])
 @pytest.mark.parametrize(
     ("path", "condition"),
     [
@@ -79,7 +79,9 @@ def test_the_report_and_a_story_in_it(browser, report, width, dark):
         ("/audit", "document.querySelector('#findings') !== null"),
     ],
 )
-def test_the_pages_of_the_dashboard(browser, dashboard, path, condition, width):
+def test_the_pages_of_the_dashboard(browser, dashboard, path, condition, width, dark):
+    scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+    browser.call("Emulation.setEmulatedMedia", media="", features=[scheme])
     show(browser, dashboard + path, condition, width=width)
     assert violations(browser) == []
 

@@ -76,7 +76,7 @@ def test_too_large_is_refused_by_its_header_before_it_is_stored():
         journal = MemoryJournal()
         async with broker(journal) as server:
             bad = await RawClient.associate(server.port, "pcp://bad/agent")
-            bad.send_frame(2, b"\x01" * 1000, length=65 * 1024 * 1024)
+            bad.send_frame(2, b"\x01" * 1000, length=64 * 1024 * 1024 + 1)
             assert await bad.closed_with() == 1009
             await until(lambda: Reason.TOO_LARGE in journal.reasons())
 
@@ -141,7 +141,7 @@ def test_a_fragmented_frame_bomb_is_bounded(payload):
         async with broker(journal, max_message_bytes=200_000) as server:
             bad = await RawClient.associate(server.port, "pcp://bad/agent")
             bad.send_frame(2, b"\x01", is_final=False)
-            with contextlib.suppress(ConnectionError):  # the wire may be reset while we are still sending
+            with contextlib.suppress(ConnectionError):  # the connection may be reset while we are still sending
                 for _ in range(400):
                     for _ in range(50):
                         bad.send_frame(0, payload, is_final=False)
@@ -288,7 +288,7 @@ def test_of_a_client_that_has_not_associated_only_a_little_is_read(kind):
                 for _ in range(199):
                     bad.send_frame(0, bytes(100_000), is_final=False)
             good = await RawClient.associate(server.port, "pcp://good/agent")
-            for turn in range(200):  # time enough to read it all, if it were read
+            for turn in range(200):  # time enough to read everything, if it were read
                 good.send_frame(9, bytes([turn]))
                 assert await good.receive_frame() == (10, bytes([turn]))
             assert bad.writer.transport.get_write_buffer_size() > 5_000_000

@@ -1,4 +1,4 @@
-"""The benchmark comes to an end, loses nothing of ours, and says so where a peer loses or fails."""
+"""The benchmark ends, loses none of our messages, and reports it if a peer loses or fails."""
 
 import json
 import os

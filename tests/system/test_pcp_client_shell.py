@@ -1,4 +1,4 @@
-"""The client library against a real broker: requests, reports, inventory, and coming back."""
+"""The client library against a real broker: requests, reports, inventory, and reconnecting."""
 
 import asyncio
 
@@ -33,7 +33,8 @@ def test_request_and_reply_destination_report_and_inventory():
             await agent.wait_associated(5)
             reply = await boss.request("http://example.com/ping", AGENT, {"n": 1})
             assert (reply.sender, reply.json()) == (AGENT, {"got": {"n": 1}})
-            assert await boss.send_reported("http://example.com/ping", "pcp://*/agent", 1) == (AGENT,)
+            async with boss.posting("http://example.com/ping", "pcp://*/agent", 1, wants_report=True) as posted:
+                assert await posted.report == (AGENT,)
             assert await boss.inventory("pcp://*/*") == [AGENT, BOSS]
             serving.cancel()
 
@@ -99,7 +100,7 @@ def test_comes_back_after_the_broker_was_gone_and_subscriptions_go_on():
         await until(lambda: not boss.is_associated)
         async with broker(port=port, inventory_batch_ms=20) as second:
             await boss.wait_associated(5)
-            await until(lambda: seen[-1] == (AGENT, -1))  # it went while we were away
+            await until(lambda: seen[-1] == (AGENT, -1))  # it disconnected while we were away
             assert BOSS in second.broker.registry.by_uri
             watching.cancel()
             await boss.__aexit__(None, None, None)

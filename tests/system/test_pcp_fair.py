@@ -1,4 +1,4 @@
-"""One client cannot take the broker from the others: turns, rates, memory, addresses, and an end that comes."""
+"""One client cannot starve the others: turns, rates, memory, addresses, and a bounded shutdown."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from system.pcp_site import MemoryJournal, Site, broker, until
 
 pytestmark = pytest.mark.system
 MORE = 40
-"""What one read may bring beyond the end of a turn."""
+"""What one read may bring past the end of a turn."""
 
 
 def accepted(journal: MemoryJournal) -> list[str]:

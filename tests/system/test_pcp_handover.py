@@ -1,4 +1,4 @@
-"""`delivered` is what the kernel took: what is journaled so can be read by the client, whoever ends the connection."""
+"""`delivered` means that the kernel accepted it: the client can read it, whichever side ends the connection."""
 
 import asyncio
 import socket
@@ -75,7 +75,7 @@ def test_what_is_journaled_as_delivered_was_taken_by_the_kernel(tmp_path, durabi
             received = await read_rest(slow)
             assert len(handed) == len(set(handed)) < COUNT
             assert set(handed) <= received
-            assert len(received) - len(handed) <= has_tls  # encrypted bytes are a few more than those of the frames
+            assert len(received) - len(handed) <= has_tls  # encrypted bytes are slightly more than those of the frames
 
     asyncio.run(scenario())
 

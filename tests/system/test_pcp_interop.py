@@ -159,7 +159,7 @@ def test_two_processes_with_one_identity_evict_each_other_and_leak_nothing():
                     try:
                         client = await RawClient.associate(server.port, "pcp://twin/agent")
                         code = await client.closed_with()
-                    except Closed as closed:  # evicted in the very turn in which it associated
+                    except Closed as closed:  # evicted in the same turn in which it associated
                         code = closed.code
                     assert code == 4000
                     evictions += 1

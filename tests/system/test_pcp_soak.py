@@ -1,4 +1,4 @@
-"""Long runs for `make soak`: many connections held, storms of reconnecting, two processes with one identity."""
+"""Long runs for `make soak`: many open connections, reconnect storms, two processes with one identity."""
 
 import asyncio
 import json
@@ -37,7 +37,7 @@ def serving(*arguments: str):
         started = json.loads(process.stdout.readline())
         yield process, *(int(started[name].split(":")[2].split("/")[0]) for name in ("url", "metrics"))
     finally:
-        RawClient.writers.clear()  # a test that failed must not leave its event loop's wires to the next
+        RawClient.writers.clear()  # a failed test must not leave its event loop's connections to the next
         process.terminate()
         process.communicate(timeout=60)
 
@@ -61,7 +61,7 @@ async def hold(port: int, count: int, context=None) -> list[RawClient]:
 
 
 async def come_back(port: int, uri: str) -> RawClient:
-    """Try again 200 ms after any failure, as existing clients do."""
+    """Retry 200 ms after any failure, as existing clients do."""
     while True:
         try:
             return await RawClient.associate(port, uri)
@@ -94,7 +94,7 @@ def test_2_000_tls_connections_are_held_in_about_45_kb_each(tmp_path):
         site = Site(tmp_path)
         keys = [text for name, value in site.settings.items() for text in (f"--{name}", value)]
         with serving(*keys) as (process, port, metrics):
-            await hold(port, 1, site.client("many"))  # what the first handshake loads is not a connection's
+            await hold(port, 1, site.client("many"))  # what the first handshake loads does not belong to a connection
             before = resident_bytes(process)
             clients = await hold(port, 2_000, site.client("many"))
             assert "dovetail_pcp_connections 2000.0" in (await scrape(metrics))[1]
@@ -124,7 +124,7 @@ def test_10_000_that_reconnect_at_once_are_all_back_soon():
 
 
 def twins(port: int, seconds: float, pause_s: float) -> list[int]:
-    """Two processes with one identity; the codes that all their connections were closed with."""
+    """Two processes with one identity; returns the close codes of all their connections."""
     arguments = ["-m", "system.pcp_twin", str(port), "pcp://twin/agent", str(seconds), str(pause_s)]
     environment = {**ENVIRONMENT, "PYTHONPATH": os.pathsep.join((ENVIRONMENT["PYTHONPATH"], str(TESTS)))}
     running = [

@@ -33,13 +33,13 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(dovetail.__file__).parent.pa
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """`dovetail ARGUMENTS` in a process of its own."""
+    """`dovetail ARGUMENTS` in a separate process."""
     command = [sys.executable, "-m", "dovetail", *map(str, arguments)]
     return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
 
 
 def verify_alone(folder: Path) -> subprocess.CompletedProcess[str]:
-    """`receipt verify` in a directory, where it can reach nothing and may load nothing that receipts do not need."""
+    """`receipt verify` in a directory, without network and without loading anything that receipts do not need."""
     command = [sys.executable, "-c", _COMMAND, "verify", "receipt.json", "--trust", "keys"]
     return subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, check=False)
 
@@ -62,7 +62,7 @@ def test_a_receipt_verifies_alone(tmp_path, fabric):
 
 
 def busiest_message(journals: list[Path]) -> tuple[Address, set[str]]:
-    """The message that most servers have most hops of, and who they are."""
+    """The message seen by the most servers in the most hops, and those servers."""
     hops: dict[Address, list[str]] = {}
     for path in journals:
         with JournalReader.open(path) as reader:
@@ -93,7 +93,7 @@ def test_a_message_of_a_whole_world_is_proven_elsewhere(tmp_path, fabric, server
     assert (done.returncode, done.stderr) == (0, "")
     for server in holders:
         assert f"  {server} commits to this: its signed journal of " in done.stdout
-    # one of the keys is not trusted any more
+    # one of the keys is no longer trusted
     trusted = "".join(f"{key.text()}\n" for key in keys if key.name != min(holders))
     (empty / "keys").write_text(trusted or "# none\n")
     assert verify_alone(empty).returncode == (3 if trusted else 1), "not valid; without any key, not checked"

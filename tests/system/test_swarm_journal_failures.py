@@ -1,4 +1,4 @@
-"""A peer whose journal fails: it stops with one line and exit code 1; on a full disk it waits and then goes on."""
+"""A peer whose journal fails: it stops with one line and exit code 1; on a full disk it waits and then continues."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from pathlib import Path
 
 import pytest
 
+from dovetail import sync
 from dovetail.journal.reader import JournalReader
 from dovetail.model.hop import Stage
-from dovetail.runtime.swarm_control import CONTROL_FILE, Request, request
+from dovetail.runtime.swarm_control import CONTROL_FILE
 from dovetail.swarm.content import Content, encode_content, message_address
 from dovetail.swarm.packet import SwarmSigner, encode_packet
 from dovetail.swarm.peer_exchange import YOU_RELAY_TO_ME, Answer, Hello, decode_exchange, encode_hello
@@ -33,7 +34,7 @@ JOURNAL = "journal.db"
 
 @pytest.fixture
 def place(tmp_path):
-    """A directory with the settings of a swarm whose work is none."""
+    """A directory with the settings of a swarm without proof of work."""
     (tmp_path / "swarm.toml").write_text('name = "failing"\nwork = 1\n')
     return tmp_path
 
@@ -68,7 +69,7 @@ class Served:
         out, err = self.process.communicate(timeout=20)
         assert out == ""
         assert self.process.returncode == 1
-        # besides what the journal itself logs there is one line, and it is the last
+        # apart from the journal's own log lines there is one line, and it is the last
         *logged, line = err.splitlines()
         assert line.startswith("dovetail: ")
         assert JOURNAL in line
@@ -123,7 +124,7 @@ class Played:
         payload = len(self.sent).to_bytes(4) + os.urandom(size)
         message = encode_content(Content(timestamp_ms=time.time_ns() // 1_000_000, ttl_epochs=60, payload=payload))
         self.sent.append(message)
-        # once the peer has gone, the kernel says so to a connected socket
+        # once the peer is gone, the kernel reports it to a connected socket
         with contextlib.suppress(ConnectionRefusedError):
             self.stranger.send(self.packet(message))
         return message
@@ -154,9 +155,7 @@ def test_an_error_of_the_disk_stops_the_peer(place, durability):
         contextlib.closing(Played(place, served.endpoint)) as played,
     ):
         relayed: set[bytes] = set()
-        deadline = time.monotonic() + 30
-        while served.process.poll() is None:
-            assert time.monotonic() < deadline, "the peer goes on without a journal"
+        while served.process.poll() is None:  # a peer that goes on without a journal meets the test's time limit
             played.send()
             relayed |= played.relayed()
             time.sleep(0.002)
@@ -185,7 +184,7 @@ def test_a_journal_that_is_removed_or_replaced_stops_the_peer(place, how):
 
 
 def test_up_starts_a_peer_again_whose_journal_has_failed():
-    # a short path: that of a control socket is limited
+    # a short path: the path of a control socket is limited
     with tempfile.TemporaryDirectory(prefix="up") as name:
         site = Path(name)
         (site / "site.toml").write_text(
@@ -203,7 +202,7 @@ def test_up_starts_a_peer_again_whose_journal_has_failed():
             up.await_line(" swarm/test/peer: running: ")
             (home / JOURNAL).rename(home / "elsewhere.db")
             up.await_line(" swarm/test/peer: .*journal.db was removed or replaced while it was being written")
-            # a journal that was there and is gone is not begun anew: its hops may be signed already
+            # a journal that is gone is not recreated: its hops may already be signed
             up.await_line(" swarm/test/peer: .*journal.db is gone, and journal.db.mark is there")
             (home / "elsewhere.db").rename(home / JOURNAL)
             up.await_line(" swarm/test/peer: running: ", count=2)
@@ -224,7 +223,7 @@ def test_a_journal_that_is_not_one_is_said_at_the_start(place):
 
 
 def _small_disk(directory: Path) -> tuple[str, ...]:
-    """A command that runs another one with 2 MB of disk in a directory, where the system lets us; else skip."""
+    """A command that runs another one with 2 MB of disk in a directory, if the system allows it; else skip."""
     unshare, mount = shutil.which("unshare"), shutil.which("mount")
     if unshare is None or mount is None:
         pytest.skip("no unshare here")
@@ -259,8 +258,8 @@ def test_on_a_full_disk_the_peer_acknowledges_and_relays_nothing_and_then_goes_o
         (home / "filler").unlink()
         relayed: set[bytes] = set()
         _eventually(lambda: relayed.update(played.relayed()) or relayed >= set(held))
-        (status,) = request(home / CONTROL_FILE, Request("status"))
-        assert status["messages"] == len(played.sent)
+        with sync.connect(f"unix:{home}") as peer:
+            assert peer.status()["messages"] == len(played.sent)
         lines = served.stop().splitlines()
         assert [line for line in lines if " dovetail.journal " not in line] == []
         warning, comfort = [line for line in lines if "waiting" in line or "written again" in line]

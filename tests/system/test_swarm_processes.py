@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from dovetail import sync
 from dovetail.journal.reader import JournalReader
 from dovetail.model.hop import Stage
-from dovetail.runtime.swarm_control import CONTROL_FILE, Request, request
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 
@@ -28,7 +28,7 @@ SETTINGS = 'name = "system"\nwork = 1000\nmax_ttl_epochs = 100\n'
 
 
 class LossyRelay:
-    """Between all peers: each knows the others only by a socket of the relay, which drops some of what passes."""
+    """Between all peers: each knows the others only by a socket of the relay, which drops some of the traffic."""
 
     def __init__(self, loss: float, seed: int) -> None:
         self._loss = loss
@@ -119,12 +119,12 @@ class PeerProcess:
         return self.process.wait(20)
 
     def publish(self, text: str) -> str:
-        answers = list(request(self.directory / CONTROL_FILE, Request("publish", text.encode().hex(), 50)))
-        return answers[-1]["address"]
+        with sync.connect(f"unix:{self.directory}") as peer:
+            return peer.publish(text, ttl_epochs=50).address
 
     def status(self) -> dict:
-        (answer,) = request(self.directory / CONTROL_FILE, Request("status"))
-        return answer
+        with sync.connect(f"unix:{self.directory}") as peer:
+            return peer.status()
 
     def held(self) -> set[str]:
         with JournalReader.open(self.directory / "journal.db") as reader:

@@ -20,7 +20,8 @@ from dovetail.journal.reader import JournalReader
 from dovetail.keys import create_signing_key
 from dovetail.model.hop import Stage
 from lake.lakes import manifests_of
-from system.up_site import dovetail, free_port, is_alive, json_lines, running, until
+from lake.s3_servers import BUCKET, run_moto
+from system.up_site import ENVIRONMENT, dovetail, free_port, is_alive, json_lines, running, until
 
 pytestmark = pytest.mark.system
 
@@ -47,19 +48,19 @@ class Place(NamedTuple):
         return ran.stdout
 
     def send(self, target: str, *, ends: tuple[int, str] = (3, "nobody_there")) -> None:
-        """Send a message and await the broker's report, which it gives when it has journaled the message."""
+        """Send a message and await the broker's report, which it sends once it has journaled the message."""
         url = f"ws://127.0.0.1:{self.broker}/pcp"
         sent = dovetail("pcp", "send", target, "--url", url, "--as", "pcp://a/agent", "--json", cwd=self.directory)
         assert (sent.returncode, json.loads(sent.stdout)["outcome"]) == ends, sent.stderr
 
     def publish(self, text: str) -> str:
-        """Publish a message; its address."""
+        """Publish a message; returns its address."""
         return json.loads(self.run("swarm", "publish", "--dir", self.peer_directory, text, "--json"))["address"]
 
 
 @pytest.fixture
 def directory():
-    """A directory with a short path: that of a peer's control socket is limited."""
+    """A directory with a short path: the path of a peer's control socket is limited."""
     with tempfile.TemporaryDirectory(prefix="up") as name:
         yield Path(name)
 
@@ -147,7 +148,7 @@ def test_sighup_makes_the_broker_read_its_rules_again_and_keeps_them_where_the_f
             up.await_line(f" {name}: running: ")
         file.write_text(allowing.replace("allow = true", "allow = maybe"))
         up.process.send_signal(signal.SIGHUP)
-        up.await_line("rules not read, the old ones stay")
+        up.await_line("rules not loaded, keeping the previous ones")
         site.send("pcp://*/agent", ends=(0, "accepted"))
         file.write_text(allowing.replace("allow = true", "allow = false"))
         up.process.send_signal(signal.SIGHUP)
@@ -173,7 +174,7 @@ def test_the_example_runs_as_it_is_with_the_keys_that_its_first_lines_make(direc
     text = dovetail("config", "example", cwd=directory).stdout
     commands = re.findall(r"^#     dovetail (.+)$", text, re.MULTILINE)
     assert len(commands) == 5
-    # The ports of the example may be in use on the machine that runs this test; everything else stays as it is.
+    # The ports of the example may be in use on the machine that runs this test; everything else is unchanged.
     broker, node, peer = free_port(), free_port(), free_port(socket.SOCK_DGRAM)
     for old, new in (("port = 8142", f"port = {broker}"), (":8443", f":{node}"), (":4711", f":{peer}")):
         assert old in text
@@ -255,7 +256,7 @@ def test_a_port_in_use_is_one_line(site):
 
 
 def take_port(taker: socket.socket, port: int) -> bool:
-    """Listen on a port; False while it is still another's."""
+    """Listen on a port; False while another process has it."""
     try:
         taker.bind(("127.0.0.1", port))
     except OSError:
@@ -266,7 +267,7 @@ def take_port(taker: socket.socket, port: int) -> bool:
 
 def test_a_port_taken_later_is_given_up_in_one_line_and_the_rest_runs_on(site):
     path = site.directory / "site.toml"
-    # long enough for the other program to be there first
+    # long enough for the other program to be first
     path.write_text(path.read_text().replace("restart_min_s = 0.1", "restart_min_s = 3\nrestart_max_s = 3"))
     with running(site.directory, "site.toml") as up:
         up.await_line(" pcp/broker: running: ")
@@ -285,12 +286,12 @@ def test_a_port_taken_later_is_given_up_in_one_line_and_the_rest_runs_on(site):
 
 
 def back_up(journal: Path, copy: Path) -> None:
-    """What sqlite3's `.backup` does, as the page on operating has it."""
+    """What sqlite3's `.backup` does, as on the operations page."""
     with contextlib.closing(sqlite3.connect(journal)) as one, contextlib.closing(sqlite3.connect(copy)) as other:
         one.backup(other)
 
 
-def test_sealing_and_page_are_back_when_killed_and_all_stop_in_waves(site):
+def test_sealing_and_page_are_back_when_killed_and_all_stop_in_stages(site):
     port = free_port()
     path = site.directory / "site.toml"
     path.write_text(path.read_text() + f'\n[dashboard]\nenabled = true\nlisten = "127.0.0.1:{port}"\n')
@@ -334,6 +335,44 @@ def test_the_audit_follows_is_back_when_killed_and_stops_with_the_site(site):
         assert up.stop() == 0, up.lines
         assert not is_alive(pid)
         assert not up.find("Traceback"), up.lines
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.soak
+def test_lake_and_tables_are_in_an_object_store(site, monkeypatch):
+    port = free_port()
+    path = site.directory / "site.toml"
+    places = f'[lake]\ndirectory = "s3://{BUCKET}/site"\n'
+    path.write_text(
+        path.read_text().replace("[lake]\n", places)
+        + f'\n[audit]\nenabled = true\ninterval_s = 1\ndirectory = "s3://{BUCKET}/tables"\n'
+        + f'\n[dashboard]\nenabled = true\nlisten = "127.0.0.1:{port}"\n'
+    )
+
+    def page(name: str) -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/{name}", timeout=60) as answer:
+            return answer.read().decode()
+
+    with run_moto() as server:
+        for name, value in server.environ.items():
+            monkeypatch.setitem(ENVIRONMENT, name, value)
+        with running(site.directory, "site.toml") as up:
+            up.await_line(" all 5 processes run; ", timeout_s=120)
+            address = site.publish("hello")
+            asked = ("audit", "why", address, "--tables", f"s3://{BUCKET}/tables")
+            until(lambda: dovetail(*asked, cwd=site.directory).returncode == 0, 400)
+            assert "swarm://test/" in page(f"message/{address}")
+            assert "swarm://test/" in page("audit")
+            assert health(site.metrics)[0] == 200, health(site.metrics)
+            with urllib.request.urlopen(f"http://127.0.0.1:{site.metrics}/metrics", timeout=60) as answer:
+                assert "dovetail_audit_lag_seconds " in answer.read().decode()
+            built = ("receipt", "build", address, "--lake", f"s3://{BUCKET}/site", "-o", "hello.receipt")
+            site.run(*built)
+            assert up.stop(120) == 0, up.lines
+            assert not up.find("Traceback"), up.lines
+    assert not (site.directory / "lake").exists()
+    assert not (site.directory / "audit").exists()
+    assert not [found for found in site.directory.iterdir() if found.name.startswith("s3")]
 
 
 def test_the_dashboard_shows_the_site(site):

@@ -1,4 +1,4 @@
-"""Handshakes on real sockets: limited in time, number and rate, one line in the log where they fail, nothing left."""
+"""Handshakes on real sockets: limited in time, number and rate, one log line per failure, nothing left behind."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def failed(acceptor: Acceptor) -> list[str]:
 
 
 def lines(caplog) -> list[str]:
-    """What was logged, without the ports of clients; fails if a traceback was."""
+    """The log lines, without the ports of clients; fails if there is a traceback."""
     assert all(record.exc_info is None for record in caplog.records)
     return [record.message for record in caplog.records if record.levelname != "INFO"]
 
@@ -393,7 +393,7 @@ def test_a_replaced_certificate_is_shown_to_the_next_client(tmp_path):
     asyncio.run(scenario())
 
 
-# Those who dial
+# Clients
 
 
 async def fail_to_dial(url: str, tls: ssl.SSLContext | None = None, **handshake: float) -> str:
@@ -427,7 +427,7 @@ def test_dialling_tells_in_one_line_what_failed(tmp_path, caplog):
 
 
 async def listen_silently(context: ssl.SSLContext | None):
-    """A server that never answers: not at all, or with TLS and nothing behind it."""
+    """A server that never answers: not at all, or only at TLS level."""
     began, ended = asyncio.Event(), asyncio.Event()
 
     async def keep_silent(reader, writer) -> None:

@@ -1,4 +1,4 @@
-"""Links on real sockets: what bounds and rules do is the same for those who listen and those who dial."""
+"""Links on real sockets: limits and rules are the same for listening and dialling ends."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LIMITS = Limits(max_message_bytes=100_000, max_fragments=10)
 
 
 class Recorder(LinkHandler[str]):
-    """Remembers what it was told, and shows the newest link."""
+    """Records its callbacks, and the newest link."""
 
     def __init__(self) -> None:
         self.link: Link | None = None
@@ -50,7 +50,7 @@ class Recorder(LinkHandler[str]):
         self._tell("closed", link, code)
 
     async def wait(self, *what: object) -> None:
-        """Until this was told."""
+        """Wait until this callback came."""
         async with asyncio.timeout(10):
             while what not in self.told:
                 self.came.clear()
@@ -64,13 +64,14 @@ def admit(request) -> Accept[str] | Reply:
 
 @contextlib.asynccontextmanager
 async def linked(
-    side: str, limits: Limits = LIMITS, memory: Memory | None = None
+    side: str, limits: Limits = LIMITS, memory: Memory | None = None, unsent: Memory | None = None
 ) -> AsyncIterator[tuple[Recorder, RawPeer]]:
-    """A link of ours, accepted or dialled, and a raw peer at its other end."""
+    """A link of ours, accepted or dialled, with a raw peer at its other end."""
     handler = Recorder()
-    memory = memory or Memory(1 << 30)
+    memory, unsent = memory or Memory(1 << 30), unsent or Memory(1 << 30, Link.drop_unread)
+    shared = {"limits": limits, "memory": memory, "unsent": unsent}
     if side == "accepted":
-        acceptor = await listen(handler, "127.0.0.1", 0, admit=admit, tls=None, limits=limits, memory=memory)
+        acceptor = await listen(handler, "127.0.0.1", 0, admit=admit, tls=None, **shared)
         peer: RawPeer = await RawClient.open(acceptor.port, "/pcp")
         await handler.wait("opened", "a", "/pcp")
         close = acceptor.close
@@ -82,7 +83,7 @@ async def linked(
 
         server = await asyncio.start_server(upgrade, "127.0.0.1", 0, limit=1 << 27)
         port = server.sockets[0].getsockname()[1]
-        await dial(handler, f"ws://127.0.0.1:{port}/pcp", "a", tls=None, limits=limits, label="/pcp", memory=memory)
+        await dial(handler, f"ws://127.0.0.1:{port}/pcp", "a", tls=None, label="/pcp", **shared)
         peer = await upgraded
         close = server.close
     try:
@@ -94,7 +95,7 @@ async def linked(
         peer.writer.transport.abort()
         await peer.close()
         await RawClient.close_all()
-        assert memory.used_bytes == 0
+        assert (memory.used_bytes, unsent.used_bytes) == (0, 0)
 
 
 @pytest.fixture(params=SIDES)
@@ -276,6 +277,23 @@ def test_a_peer_that_does_not_read_is_dropped_at_the_bound(side, caplog):
     assert [record.message for record in caplog.records if "1048576 bytes unsent" in record.message]
 
 
+def test_what_is_written_on_to_a_link_that_is_full_counts_for_all_links_together(side, caplog):
+    async def scenario() -> None:
+        limits = Limits(max_message_bytes=1 << 20, max_unsent_bytes=1 << 30)
+        unsent = Memory(5 << 20, Link.drop_unread)
+        async with linked(side, limits, unsent=unsent) as (handler, peer):
+            peer.writer.transport.pause_reading()
+            most = 0
+            for _ in range(40):
+                handler.link.send(b"x" * 1_000_000, is_text=False)
+                most = max(most, handler.link.unsent_bytes)
+            assert most <= 7 << 20
+            await handler.wait("closed", "a", 1006)
+
+    run(scenario)
+    assert [record.message for record in caplog.records if "it leaves" in record.message]
+
+
 def test_pings_of_a_peer_that_does_not_read_do_not_pile_up(side):
     async def scenario() -> None:
         async with linked(side) as (handler, peer):
@@ -302,6 +320,8 @@ def test_unfinished_messages_of_all_links_are_bounded_together(side, kind):
                 peer.send_frame(2, b"x" * 10_000, is_final=False)
                 for _ in range(200):
                     peer.send_frame(0, b"x" * 10_000, is_final=False)
+            await until(lambda: any(each[0] == "refused" for each in handler.told))
+            assert handler.link._assembler is None, "what it held is given back before the other side lets go"
             assert await peer.closed_with() in (1011, 1006)  # the rest of what we send may reset the connection
             await until(lambda: handler.told[-1][0] == "closed")
             ((_, _, _, reason, size),) = [each for each in handler.told if each[0] == "refused"]

@@ -31,7 +31,7 @@ def environment(tmp_path):
 
 
 def check_core(command, cwd, environment):
-    """Servers, clients, journals and receipts with this way to run `dovetail`."""
+    """Servers, clients, journals and receipts, with this way of running `dovetail`."""
 
     def run(*words):
         return subprocess.run([*command, *words], cwd=cwd, env=environment, capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""One message at a time per connection over real sockets: three clients speak at once on one connection."""
+"""One message at a time per connection over real sockets: three clients send at once on one connection."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def read_samples(text):
 
 
 async def run_node(directory):
-    """A node and an owner who writes to a node that is not there."""
+    """A node and an owner that writes to a node that does not exist."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -50,6 +50,11 @@ async def run_node(directory):
             await client.wait_settled(sent.uri, 0.5)
             health = await scrape(server.metrics_port, "/healthz")
             status, text = await scrape(server.metrics_port)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr("dovetail.runtime.won_server.LATE_MS", 1)
+                late = await scrape(server.metrics_port, "/healthz")
+            assert late[0] == 200
+            assert late[1].startswith(f"ok, but {away} has not been reached for ")
         server.journal._stalled = JournalFull("no room")
         stalled = await scrape(server.metrics_port, "/healthz")
     return away, status, read_samples(text), health, stalled, server

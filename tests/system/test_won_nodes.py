@@ -1,4 +1,4 @@
-"""Two nodes and two owners over TLS, as real processes: everything complete, also after kill -9 in the middle."""
+"""Two nodes and two owners over TLS, as real processes: everything complete, even after kill -9 midway."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two nodes under `dovetail up`, one killed with -9 in the middle of traffic: it comes back, all chains complete."""
+"""Two nodes under `dovetail up`, one killed with -9 amid traffic: it restarts, all chains complete."""
 
 from __future__ import annotations
 

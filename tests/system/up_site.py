@@ -1,4 +1,4 @@
-"""A site under `dovetail up` as a process, and what tests need to look at it and disturb it."""
+"""A site under `dovetail up` as a process, and what tests need to observe and disturb it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DOVETAIL = [sys.executable, "-m", "dovetail"]
 
 
 def free_port(kind: int = socket.SOCK_STREAM) -> int:
-    """A port that is free now. A site must know its ports before it starts, so port 0 will not do here."""
+    """A currently free port. A site must know its ports before it starts, so port 0 does not work here."""
     with socket.socket(socket.AF_INET, kind) as trial:
         trial.bind(("127.0.0.1", 0))
         return trial.getsockname()[1]
@@ -34,7 +34,7 @@ def dovetail(*arguments: object, cwd: Path, timeout_s: float = 60, **more) -> su
 
 
 class Up:
-    """A running `dovetail up`; its lines are read as they come."""
+    """A running `dovetail up`; its lines are read as they arrive."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
@@ -50,7 +50,7 @@ class Up:
         return [match for line in list(self.lines) if (match := re.search(pattern, line))]
 
     def await_line(self, pattern: str, count: int = 1, timeout_s: float = 60) -> re.Match[str]:
-        """The match of the `count`-th line with the pattern; fails the test where it does not come."""
+        """The match of the `count`-th line with the pattern; fails the test if it does not appear."""
         deadline = time.monotonic() + timeout_s
         while len(found := self.find(pattern)) < count and time.monotonic() < deadline and self.process.poll() is None:
             time.sleep(0.05)

@@ -46,7 +46,7 @@ class Site:
 
 
 class NodeProcess:
-    """One `won serve`; its port stays the same over restarts, because its URI names it."""
+    """One `won serve`; its port stays the same across restarts, because its URI contains it."""
 
     def __init__(self, site: Site, name: str):
         self.site, self.name = site, name
@@ -76,7 +76,7 @@ class NodeProcess:
         )
 
     def kill(self) -> None:
-        """No warning, no cleaning up."""
+        """No warning, no clean-up."""
         self.process.kill()
         self.process.wait()
         self.process.stdout.close()
@@ -110,7 +110,7 @@ async def connect(alice, bob):
 
 
 def conversation_of(journal_path):
-    """The messages of connections in a closed journal, which must itself be whole."""
+    """The messages of connections in a closed journal, which must itself be intact."""
     with JournalReader.open(journal_path) as reader:
         hops = list(reader.hops())
     kept = {hop.message: hop.raw for hop in hops if hop.raw and hop.stage in (Stage.ACCEPTED, Stage.CREATED)}

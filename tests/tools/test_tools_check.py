@@ -3,6 +3,7 @@ import io
 import re
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ def check():
 
 @pytest.fixture
 def run(check):
-    """Runs Python code as if it were a tool, with the pattern of one of the real parts."""
+    """Runs Python code as if it were a tool, with the pattern of one of the real steps."""
 
     def run_code(name: str, code: str):
         pattern = next(part.result for part in check.PARTS if part.name == name)
@@ -85,7 +86,7 @@ def test_a_tool_that_says_nothing_has_not_passed(run):
 
 
 def test_what_runs_beside_is_shown_after_the_rest_and_told_in_its_place(check, monkeypatch, capfd, tmp_path):
-    """Each of two parts waits for the other to have begun."""
+    """Each of two parts waits for the other to start."""
     code = """
 from pathlib import Path; from time import sleep
 Path({own!r}).touch()
@@ -120,3 +121,12 @@ def test_what_it_starts_can_be_interrupted_also_if_it_was_started_in_the_backgro
     finally:
         signal.signal(signal.SIGINT, before)
     assert b"passed  tests   True" in capfdbinary.readouterr().out
+
+
+def test_a_part_runs_in_its_environment(check, monkeypatch, capfdbinary):
+    (python,) = (part for part in check.PARTS if part.name == "python")
+    code = "from dovetail import fast; print(fast.IMPLEMENTATION, 'in 1.00s')"
+    part = replace(python, command=("timeit", "-n1", "-r1", code), result=re.compile(r"(native|python) in"))
+    monkeypatch.setattr(check, "PARTS", (part,))
+    assert check.main([]) == 0
+    assert b"passed  python  python" in capfdbinary.readouterr().out

@@ -40,8 +40,17 @@ def test_every_module_and_test_that_is_named_exists(mutants):
 
 
 def test_a_mutant_is_seen_by_the_tests_of_its_module(mutants, tmp_path):
-    """The tests run on the copy, not on the sources beside them."""
+    """The tests run on the copy, not on the original sources."""
     package = tmp_path / "src" / "dovetail"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("raise SystemExit('the copy')\n")
     assert not mutants.survives(tmp_path / "src", "tests/model/test_durations.py")
+
+
+def test_nothing_is_concluded_from_tests_that_fail_without_a_mutant(mutants, monkeypatch, capsys):
+    monkeypatch.setitem(mutants.TARGETS, "swarm/content.py", "tests/tools/no_such_test.py")
+    monkeypatch.setattr("sys.argv", ["mutants.py", "swarm/content.py"])
+    assert mutants.main() == 1
+    said = capsys.readouterr()
+    assert "swarm/content.py fail on the unchanged module" in said.err
+    assert said.out == "", "no mutant is counted as found"

@@ -14,12 +14,12 @@ FIND_PYTHON = ROOT / "tools" / "find-python.sh"
 
 @pytest.fixture
 def machine(tmp_path):
-    """A PATH with only `sh` and the Pythons that are put there."""
+    """A PATH with only `sh` and the given Pythons."""
     directory = tmp_path / "bin"
     directory.mkdir()
 
     def put(name: str, *, version: str, has_ensurepip: bool = True) -> None:
-        # Answers the script's questions as a Python of that version would.
+        # Answers the script's queries as a Python of that version would.
         major, minor = version.split(".")
         (directory / name).write_text(
             "#!/bin/sh\n"
@@ -114,7 +114,7 @@ def test_locks_pin_and_hash_everything_and_name_no_place():
 
 
 def pins_of(name: str) -> dict[str, set[str]]:
-    """Packages with their versions; where versions support different Pythons a package has one for each."""
+    """Packages with their versions; one for each if versions support different Pythons."""
     pins: dict[str, set[str]] = {}
     for line in (ROOT / "requirements" / f"{name}.lock").read_text().splitlines():
         if "==" in line:
@@ -142,7 +142,7 @@ def setup():
 
 @pytest.fixture
 def environment(setup, tmp_path, monkeypatch):
-    """An environment whose record says that all is done; its Python says what pip would be asked for."""
+    """An environment whose record says that everything is done; its Python prints what pip would be asked for."""
     monkeypatch.delenv("PYTHON", raising=False)
     monkeypatch.delenv("JAVA_HOME", raising=False)
     python = tmp_path / "bin" / "python"
@@ -243,7 +243,7 @@ def test_java_is_looked_for_again_when_it_is_gone_or_java_home_changed(environme
 
 @pytest.fixture
 def crate(setup, tmp_path, monkeypatch):
-    """A project with a native part, and a cargo that does what it is told to."""
+    """A project with a native part, and a fake cargo."""
     for name in ("Cargo.toml", "Cargo.lock", "src/lib.rs"):
         path = tmp_path / "project" / "native" / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Signed requests: what proves who asks, and what does not."""
+"""Signed requests: what proves the reader's identity, and what does not."""
 
 import pytest
 

@@ -1,23 +1,26 @@
-"""Bad input: refused with its reason, answered where the protocol has an answer, journaled, nothing else disturbed."""
+"""Bad input: refused with its reason, answered if the protocol has an answer, journaled, nothing else affected."""
 
 from __future__ import annotations
 
 import pytest
 
 from counting import count_calls
+from dovetail.model.errors import RemoteProtocolError
 from dovetail.model.hop import Reason, Stage
 from dovetail.model.wire import SendFrames
 from dovetail.won import compose as c
+from dovetail.won import rules
 from dovetail.won import vocabulary as v
 from dovetail.won.canonical import rename
 from dovetail.won.chain import ChainState
+from dovetail.won.conversation import MAX_EARLY_RESPONSES, Conversations
 from dovetail.won.links import LinkKind
 from dovetail.won.message import decode_bundle
 from dovetail.won.settings import WonSettings
 from dovetail.won.trig import encode_bundle, encode_document, encode_position
 from dovetail.won.vocabulary import Direction
 from dovetail.won.vocabulary import MessageType as T
-from won.won_samples import ALICE, ALICE_CHAT, BOB, BOB_CHAT, KEYS, NODE_A, NODE_B
+from won.won_samples import ALICE, ALICE_CHAT, BOB, BOB_CHAT, KEYS, NODE_A, NODE_B, build, success
 from won.won_world import Pair
 
 MAX_CALLS_FOR_A_REFUSAL = 20_000
@@ -185,6 +188,14 @@ def test_unknown_socket(pair):
     assert_refused(pair.b, Reason.UNKNOWN_SOCKET)
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("reason", [Reason.UNKNOWN_ATOM, Reason.ATOM_EXISTS])
+def test_only_the_senders_own_node_doubts_a_sender_whose_atom_it_does_not_know(reason, is_first):
+    assert rules.is_genuine(reason, is_first=is_first) is not is_first
+    assert not rules.is_genuine(Reason.BAD_SIGNATURE, is_first=is_first)
+    assert rules.is_genuine(Reason.WRONG_STATE, is_first=is_first)
+
+
 def test_closed_connection(pair):
     pair.say(T.CLOSE)
     message = pair.say()
@@ -215,6 +226,16 @@ def test_registration_with_a_clock_an_hour_off(pair, owner_link, hours):
     )
     assert_refused(pair.a, Reason.CLOCK_SKEW, owner_link.send(register))
     assert_undisturbed(pair)
+
+
+@pytest.mark.parametrize(("check", "sides"), [(rules.check_clock, (1,)), (rules.check_registration_clock, (1, -1))])
+def test_a_clock_may_be_off_by_exactly_the_skew_that_is_allowed(pair, check, sides):
+    limit = WonSettings().max_clock_skew_ms
+    now = 1_000 * make(pair).timestamp_ms
+    for side in sides:
+        check(make(pair), now - side * limit * 1_000, WonSettings())
+        with pytest.raises(RemoteProtocolError, match="timestamp is"):
+            check(make(pair), now - side * (limit + 1) * 1_000, WonSettings())
 
 
 def test_node_whose_clock_is_ahead(pair, node_link):
@@ -359,7 +380,7 @@ def test_frames_that_wait_for_a_key_are_bounded():
 
 
 def deliver(pair, *messages, position=None):
-    """A frame to alice as if her node had sent it."""
+    """A frame to alice as if sent by her node."""
     party = pair.alice
     log = f"{ALICE}/msg"
     at = party.core.position if position is None else position
@@ -407,6 +428,15 @@ def test_owner_copes_with_s2_before_m_and_s1(pair):
     assert fresh.take(message) == [message]
     assert fresh.take(first) == [first, second]
     assert fresh.state_of(message.uri) is ChainState.COMPLETE
+
+
+def test_responses_kept_aside_are_bounded():
+    conversations = Conversations(ALICE)
+    for number in range(MAX_EARLY_RESPONSES):
+        assert conversations.take(success(build(text=str(number)))) == []
+    with pytest.raises(RemoteProtocolError) as caught:
+        conversations.take(success(build(text="one more")))
+    assert caught.value.reason is Reason.ORPHAN_RESPONSE
 
 
 def test_s2_whose_s1_never_comes_does_not_stop_the_owner(pair):

@@ -9,7 +9,7 @@ import pytest
 
 from dovetail.model.wire import SendFrames
 from dovetail.won import compose as c
-from dovetail.won.confirmation import AtomConfirmations
+from dovetail.won.confirmation import AtomConfirmations, ConnectionConfirmations
 from dovetail.won.links import LinkKind
 from dovetail.won.message import decode_bundle
 from dovetail.won.trig import encode_bundle
@@ -22,7 +22,7 @@ SIDES = {"A": (NODE_A, ALICE, ALICE_CHAT, BOB_CHAT), "B": (NODE_B, BOB, BOB_CHAT
 
 
 class Script:
-    """Two real nodes whose frames to each other are held until the script hands them over."""
+    """Two real nodes whose frames to each other are held until the script delivers them."""
 
     def __init__(self):
         self.world = World()
@@ -111,3 +111,53 @@ def test_atom_container_in_parallel():
     container.append("s2", seen)
     container.append("s3", seen)
     assert container.unconfirmed == ("s2", "s3")
+
+
+def long_list(*uris):
+    """A side that has these responses of the other one, and confirmed none."""
+    side = ConnectionConfirmations()
+    for uri in uris:
+        side.append_other(uri, ())
+    return side
+
+
+def test_list_as_long_as_the_limit_is_referenced_whole():
+    assert long_list("a", "b", "c").references_of_first(3) == ("a", "b", "c")
+    assert long_list("a", "b").references_of_second("c", (), 3) == ("a", "b", "c")
+
+
+def test_first_response_beyond_the_limit_begins_with_what_no_second_commits_to_and_names_nothing_twice():
+    side = long_list("a", "b", "c")
+    side.append_own("s2", ("a", "b", "c"), is_second=True)
+    side.append_other("d", ())
+    assert side.references_of_first(3) == ("d", "a", "b")
+
+
+def test_second_response_beyond_the_limit_commits_to_the_rest_by_the_last_second():
+    side = long_list("a", "b", "c", "d")
+    assert side.references_of_second("e", (), 3) == ("a", "b", "e")
+    side.append_own("x", ("a", "b", "e"), is_second=True)
+    side.append_other("e", ())
+    assert side.references_of_second("f", (), 3) == ("x", "c", "f")
+    side.append_own("y", ("x", "c", "f"), is_second=True)
+    side.append_other("f", ())
+    assert side.references_of_second("g", (), 3) == ("y", "d", "g")
+
+
+def test_second_response_names_nothing_that_its_first_confirms():
+    """What is confirmed counts neither for the length of the list nor for what is new to this side."""
+    side = long_list("a", "b", "c", "d")
+    side.append_own("x", ("a", "b", "c"), is_second=True)
+    assert side.references_of_second("e", ("x",), 3) == ("d", "e")
+    side.append_other("p", ())
+    side.append_other("q", ())
+    side.append_own("y", ("d",), is_second=False)
+    assert side.references_of_second("f", ("y",), 4) == ("x", "p", "q", "f")
+
+
+def test_second_response_that_leaves_out_the_last_second_commits_to_its_own_references_only():
+    side = long_list("a", "b", "c")
+    side.append_own("x", ("a", "b", "c"), is_second=True)
+    side.append_own("y", ("a",), is_second=True)
+    side.append_other("d", ())
+    assert side.references_of_second("e", (), 4) == ("y", "b", "c", "e")

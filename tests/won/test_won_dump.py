@@ -1,4 +1,4 @@
-"""`won chains`: chains from dumps of any origin, damaged ones too."""
+"""`won chains`: chains from dumps of any origin, even damaged ones."""
 
 from __future__ import annotations
 

@@ -1,12 +1,14 @@
-"""Tamper tests: whatever is changed in a recorded conversation is found and named; an untouched one never."""
+"""Tamper tests: any change in a recorded conversation is found and named; an untouched one raises no finding."""
 
 from __future__ import annotations
 
 import itertools
 
+import msgspec
 import pytest
 
-from dovetail.model.address import won_uri
+from dovetail.model.address import address_of, won_uri
+from dovetail.won import integrity
 from dovetail.won import vocabulary as v
 from dovetail.won.canonical import encode_lines, join_lines, rename
 from dovetail.won.integrity import FindingKind, check_conversation, compare_copies, cyclic_members
@@ -38,7 +40,7 @@ def encoded(quads):
 
 
 def readdressed(quads, uri):
-    """The quads under the address they now have."""
+    """The quads under their new address."""
     under_self = rename(quads, uri, v.SELF)
     fresh = won_uri(compute_address(under_self)[0])
     return encoded(rename(under_self, v.SELF, fresh)), fresh
@@ -89,7 +91,7 @@ def test_each_field_of_each_message_altered_is_found_and_named(index, number):
     first = findings[0]
     assert message.uri in named(findings)
     assert first.kind in (FindingKind.ALTERED, FindingKind.UNREADABLE, FindingKind.MISSING)
-    # Nothing but the altered message is accused.
+    # Only the altered message is accused.
     assert named(findings) == {message.uri}
 
 
@@ -113,7 +115,7 @@ def test_removed_message_is_named_as_missing(index):
     message = MESSAGES[index]
     findings = findings_for(RAWS[:index] + RAWS[index + 1 :])
     if message.uri in NEWEST:
-        # Nothing references the newest yet: the other party's copy shows it.
+        # Nothing references the newest yet: the other party's copy reveals it.
         assert findings == []
         copies = compare_copies(RAWS[:index] + RAWS[index + 1 :], conversation_raws(PAIR.bob))
         assert [(f.uri, f.seen_in) for f in copies] == [(message.uri, "other")]
@@ -172,6 +174,14 @@ def test_garbage_in_a_log_is_reported_not_raised():
     assert "wm:/QmX" in named(findings)
 
 
+@pytest.mark.parametrize(
+    ("name", "is_taken"), [("a", True), ("Q" * 64, True), ("Q" * 65, False), ("", False), ("Qm.x", False)]
+)
+def test_unreadable_message_is_named_by_the_uri_it_claims_or_by_its_address(name, is_taken):
+    raw = f"<wm:/{name}#envelope> <a:b> broken".encode()
+    assert named(findings_for([raw])) == {f"wm:/{name}" if is_taken else won_uri(address_of(raw))}
+
+
 def test_missing_key_is_said_and_not_taken_for_forgery():
     keys = {name: key for name, key in PUBLIC.items() if name != BOB}
     findings = check_conversation(RAWS, keys)
@@ -200,7 +210,10 @@ def test_two_different_responses_of_one_node_accuse_each_other():
     ]
     fresh = won_uri(compute_address(quads)[0])
     findings = findings_for([*RAWS, encoded(rename(quads, v.SELF, fresh))])
-    assert {f.uri for f in findings if f.kind is FindingKind.CONFLICT} == {fresh, message.uri}
+    assert {(f.uri, f.detail.split()[0]) for f in findings if f.kind is FindingKind.CONFLICT} == {
+        (fresh, message.uri),
+        (message.uri, fresh),
+    }
 
 
 def test_copies_that_are_equal_do_not_differ():
@@ -211,10 +224,23 @@ def test_cycles_are_found_whatever_hangs_on_them():
     edges = {"a": ["b"], "b": ["c"], "c": ["b"], "d": ["a", "d"], "e": []}
     assert cyclic_members(edges) == {"b", "c", "d"}
     assert cyclic_members({"a": ["b"], "b": [], "c": ["a"]}) == set()
+    assert cyclic_members({"a": ["b"], "b": ["c"], "c": ["a"]}) == {"a", "b", "c"}
+
+
+def test_messages_that_reference_each_other_are_named(monkeypatch):
+    """Only broken addresses allow it, so they are not checked here."""
+    monkeypatch.setattr(integrity, "check_message", lambda message, keys: ())
+    m, s, other, answer = MESSAGES[:2] + MESSAGES[-2:]
+    looped = {s.uri: msgspec.structs.replace(s, previous=(answer.uri,))}
+    looped[answer.uri] = msgspec.structs.replace(answer, previous=(s.uri,))
+    read = {raw.raw: looped.get(raw.uri, raw) for raw in (m, s, other, answer)}
+    monkeypatch.setattr(integrity, "decode_message", lambda raw: read[raw])
+    cycles = [f for f in findings_for(list(read)) if f.kind is FindingKind.CYCLE]
+    assert named(cycles) == {s.uri, answer.uri}
 
 
 def refused_then_accepted():
-    """Bob's atom does not exist when alice first asks; bob's node refuses, later it does not."""
+    """Bob's atom does not exist when alice first asks; bob's node refuses, later it accepts."""
     pair = Pair()
     late = f"{NODE_B}/atom/late"
     for _ in range(2):
@@ -250,7 +276,7 @@ def answered(message, sequence, *previous, by_recipient=False):
 
 
 def chain_of_three(references):
-    """Three messages of alice; `references` tells which of bob's responses her node's third response names."""
+    """Three messages of alice; `references` says which of bob's responses her node's third response names."""
     messages = [build(text=str(number)) for number in range(3)]
     firsts = [answered(messages[0], 0), answered(messages[1], 1)]
     seconds = [

@@ -19,7 +19,7 @@ PUBLIC = {name: KEYS[name].public for name in (NODE_A, NODE_B, ALICE, BOB)}
 
 
 def sign_again(last, messages):
-    """The last response once more by the node that made it, with another time: genuine in every way."""
+    """The last response signed again by the same node, with another time: genuine in every respect."""
     message = next(m for m in messages if m.uri == last.responding_to)
     return c.respond(
         message,
@@ -51,7 +51,7 @@ def test_last_message_altered_by_its_author_is_found_by_the_checkpoint(tmp_path)
     assert check_conversation(raws, PUBLIC) == []
     assert verify_journal(tmp_path / "true.db", since=checkpoint).is_intact
 
-    # The node has all keys it needs: it signs its last response again and writes its whole journal anew.
+    # The node has all keys it needs: it signs its last response again and rewrites its whole journal.
     last = messages[-1]
     altered = sign_again(last, messages)
     observations = [
@@ -63,10 +63,10 @@ def test_last_message_altered_by_its_author_is_found_by_the_checkpoint(tmp_path)
     _, forged = write_journal(tmp_path / "forged.db", observations)
     assert decode_message(forged[-1]) == altered
 
-    # Every address, signature and reference is right, and the forged journal is whole in itself ...
+    # Every address, signature and reference is valid, and the forged journal is consistent in itself ...
     assert check_conversation(forged, PUBLIC) == []
     assert verify_journal(tmp_path / "forged.db").is_intact
-    # ... but it does not begin with what the checkpoint, once given to anybody, commits to,
+    # ... but it does not begin with what the checkpoint, once given to anyone, commits to,
     assert not verify_journal(tmp_path / "forged.db", since=checkpoint).is_intact
     # and the other parties' copies differ from it in exactly this message.
     differing = compare_copies(forged, conversation_raws(pair.alice))

@@ -19,7 +19,7 @@ from won.won_world import Pair, World
 
 
 def late_keys(pair):
-    """Documents that alice's node serves are asked for and do not come."""
+    """Documents that alice's node serves are requested and do not arrive."""
     asked = []
     serve = pair.world._serve
     pair.world._serve = lambda party, uri: asked.append(uri) if uri in (ALICE, NODE_A) else serve(party, uri)
@@ -85,7 +85,7 @@ def test_key_is_asked_for_once_however_many_links_wait_for_it():
 
 @pytest.mark.parametrize("kind", [T.CREATE, T.REPLACE, T.ACTIVATE, T.DEACTIVATE, T.DELETE])
 def test_atom_specific_message_from_a_node_is_refused(kind):
-    """They go between an owner and its node only."""
+    """They are sent only between an owner and its node."""
     pair = Pair().connect()
     owner = pair.alice.core
     if kind is T.CREATE:

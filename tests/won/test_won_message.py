@@ -9,7 +9,7 @@ from dovetail.model.errors import LocalProtocolError, RemoteProtocolError
 from dovetail.model.hop import Reason
 from dovetail.won import compose as c
 from dovetail.won import vocabulary as v
-from dovetail.won.canonical import rename
+from dovetail.won.canonical import WIRE, rename
 from dovetail.won.message import (
     compute_address,
     decode_bundle,
@@ -213,7 +213,7 @@ def test_signature_graph_is_closed():
 @pytest.mark.parametrize("term", [v.P_HASH, v.P_SIGNATURE_VALUE, v.P_FINGERPRINT])
 @pytest.mark.parametrize("ending", ["@en", "^^<a:t>"])
 def test_signature_is_written_in_exactly_one_way(term, ending):
-    """Otherwise anybody could give a signed message a second URI."""
+    """Otherwise anyone could give a signed message a second URI."""
     message = build()
     data = altered(message, lambda q: (q[0], q[1], q[2] + ending, q[3]) if q[1] == term else q)
     assert_refused(Reason.INVALID_SCHEMA, data)
@@ -248,6 +248,13 @@ def test_empty_dataset_is_refused():
 
 def test_too_many_messages_in_one_dataset_are_refused():
     assert_refused(Reason.TOO_LARGE, encode_bundle([build(text=str(i)) for i in range(17)]))
+
+
+def test_message_of_too_many_statements_is_refused():
+    message = build()
+    graph = c.CONTENT_GRAPH.replace(v.SELF, message.uri)
+    more = [(f"<a:s{number}>", "<a:p>", '"1"', f"<{graph}>") for number in range(WIRE.message_quads)]
+    assert_refused(Reason.TOO_LARGE, extended(message, *more))
 
 
 def test_socket_must_belong_to_an_atom():

@@ -49,7 +49,7 @@ def test_atom_specific_delivery_m_to_m_s():
 
 @pytest.mark.parametrize("kind", sorted(v.ATOM_TYPES))
 def test_every_atom_specific_message_gets_m_s_and_is_kept_in_the_atoms_container(kind):
-    """One dataset, a response that names the atom and references the one before; a rebuilt node has the same."""
+    """One dataset, a response that names the atom and references the previous one; a rebuilt node has the same."""
     pair = Pair()
     if kind is T.CREATE:
         message = decode_bundle(pair.alice.frames_in[0]).messages[0]
@@ -79,7 +79,7 @@ def test_every_atom_specific_message_gets_m_s_and_is_kept_in_the_atoms_container
 
 @pytest.mark.parametrize("kind", sorted(v.ATOM_TYPES))
 def test_a_node_may_not_send_atom_specific_messages(kind):
-    """They are between an owner and its own node; another node that sends one is refused, and nothing changes."""
+    """They are between an owner and its own node; one sent by another node is refused, and nothing changes."""
     pair = Pair().connect()
     before = pair.a.core.ledger.atoms[ALICE].state
     message = build(kind, timestamp_ms=pair.world.now // 1000 + 1)
@@ -137,7 +137,7 @@ def test_a_registration_that_comes_late_does_not_stop_the_log():
     for i in range(7):
         pair.say(text=str(i))
     owner, has_all = pair.alice.core, pair.alice.core.position
-    owner._position = 1  # as if it had registered before it got what is on its way
+    owner._position = 1  # as if it had registered before it got what is in flight
     owner._register(pair.world.now)
     owner._position = has_all
     pair.run()
@@ -220,12 +220,32 @@ def test_second_delivery_to_the_other_node_gets_the_same_s2(pair):
     assert len(pair.b.observations) == stored
 
 
-@pytest.mark.parametrize("state", [None, *ConnectionState])
-def test_state_table_has_every_allowed_pair_and_no_other(state):
-    assert ((state, Input.CLOSE) in TRANSITIONS) is (state is not None)
-    assert ((state, Input.TALK) in TRANSITIONS) is (state is ConnectionState.CONNECTED)
-    assert (state, Input.OWNER_CONNECT) in TRANSITIONS
-    assert (state, Input.PARTNER_CONNECT) in TRANSITIONS
+def test_s2_that_comes_again_changes_nothing(pair):
+    message = pair.say()
+    frame = pair.a.frames_in[-1]
+    assert [role_of(each).value for each in decode_bundle(frame).messages] == ["s2"]
+    link = next(name for name, (other, _) in pair.a.peers.items() if other is pair.b)
+    pair.a.core.receive_frame(frame, link, pair.world.now)
+    assert (pair.a.core.events(), pair.a.core.to_send()) == ([], [])
+    assert bundles(pair.alice, message) == [("m", "s1"), ("s2",)]
+
+
+SENT, RECEIVED, CONNECTED, CLOSED = ConnectionState
+
+
+@pytest.mark.parametrize(
+    ("state", "owner_connect", "partner_connect", "close", "talk"),
+    [
+        (None, SENT, RECEIVED, None, None),
+        (SENT, SENT, CONNECTED, CLOSED, None),
+        (RECEIVED, CONNECTED, RECEIVED, CLOSED, None),
+        (CONNECTED, CONNECTED, CONNECTED, CLOSED, CONNECTED),
+        (CLOSED, SENT, RECEIVED, CLOSED, None),
+    ],
+)
+def test_state_table_has_every_allowed_pair_and_no_other(state, owner_connect, partner_connect, close, talk):
+    after = [TRANSITIONS.get((state, each)) for each in Input]
+    assert after == [owner_connect, partner_connect, close, talk]
 
 
 def test_connect_both_ways_then_close_then_connect_again():
@@ -277,6 +297,33 @@ def test_inactive_atom_takes_no_new_connection():
     assert pair.state(pair.alice, pair.say(T.CONNECT, "again")) is ChainState.COMPLETE
 
 
+def test_inactive_atom_makes_no_new_connection():
+    pair = Pair()
+    pair.alice.core.change(T.DEACTIVATE, pair.world.now)
+    pair.run()
+    assert pair.state(pair.alice, pair.say(T.CONNECT)) is ChainState.FAILED
+    assert pair.a.rejections() == [Reason.ATOM_INACTIVE]
+    assert pair.b.core.ledger.connections == {}
+
+
+def test_socket_that_was_not_declared_makes_no_connection():
+    pair = Pair()
+    message = pair.alice.core.send_message(T.CONNECT, f"{ALICE}#door", BOB_CHAT, pair.world.now)
+    pair.run()
+    assert pair.state(pair.alice, message) is ChainState.FAILED
+    assert pair.a.rejections() == [Reason.UNKNOWN_SOCKET]
+
+
+def test_connection_of_an_inactive_atom_can_be_closed_again_by_both_sides(pair):
+    """A Close that crosses the one of the node is no new connection."""
+    pair.alice.core.change(T.DEACTIVATE, pair.world.now)
+    pair.run()
+    assert pair.state(pair.alice, pair.say(T.CLOSE)) is ChainState.COMPLETE
+    message = pair.reply(T.CLOSE)
+    assert pair.state(pair.bob, message) is ChainState.COMPLETE
+    assert pair.a.rejections() == []
+
+
 @pytest.mark.parametrize(("kind", "state"), [(T.DEACTIVATE, AtomState.INACTIVE), (T.DELETE, AtomState.DELETED)])
 def test_deactivate_and_delete_make_the_node_close_the_connections(pair, kind, state):
     pair.alice.core.change(kind, pair.world.now)
@@ -298,11 +345,29 @@ def test_replace_notifies_connected_partners(pair):
     assert pair.a.core.ledger.atoms[ALICE].sockets == {ALICE_CHAT, f"{ALICE}#more"}
 
 
+def test_replace_closes_the_connections_of_sockets_that_it_removes(pair):
+    pair.alice.core.replace([f"{ALICE}#more"], pair.world.now)
+    pair.run()
+    here = pair.a.core.ledger.find_connection(ALICE_CHAT, BOB_CHAT)
+    there = pair.b.core.ledger.find_connection(BOB_CHAT, ALICE_CHAT)
+    assert here.state is there.state is ConnectionState.CLOSED
+    close = decode_bundle(pair.bob.frames_in[-1]).messages[0]
+    assert (close.type, close.direction, close.signer) == (T.CLOSE, v.Direction.SYSTEM, NODE_A)
+
+
 def test_replace_cannot_change_the_key(pair):
     content = c.atom_content(ALICE, [ALICE_CHAT], KEYS["mallory"].public)
     message = pair.alice.core._submit(T.REPLACE, [(v.P_ATOM, f"<{ALICE}>")], content, pair.world.now)
     pair.run()
     assert pair.state(pair.alice, message) is ChainState.FAILED
+
+
+def test_replace_cannot_declare_a_socket_of_another_atom(pair):
+    content = c.atom_content(ALICE, [BOB_CHAT], KEYS[ALICE].public)
+    message = pair.alice.core._submit(T.REPLACE, [(v.P_ATOM, f"<{ALICE}>")], content, pair.world.now)
+    pair.run()
+    assert pair.state(pair.alice, message) is ChainState.FAILED
+    assert pair.a.core.ledger.atoms[ALICE].sockets == {ALICE_CHAT}
 
 
 def test_deleted_atom_refuses_everything(pair):
@@ -385,7 +450,7 @@ def test_owner_that_was_away_is_told_everything_in_order(pair):
 
 
 def count_work(pair):
-    """Calls and bytes that one chain costs all four parties: a measure that no other process disturbs."""
+    """Calls and bytes that one chain costs all four parties: a measure unaffected by other processes."""
     calls = 0
 
     def count(frame, event, argument):

@@ -1,4 +1,4 @@
-"""A node handles one message at a time per connection, however many come at once."""
+"""A node handles one message at a time per connection, however many arrive at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An owner's client: outbox, registration, reconnect, what it refuses to ask for."""
+"""An owner's client: outbox, registration, reconnect, what it refuses to request."""
 
 from __future__ import annotations
 

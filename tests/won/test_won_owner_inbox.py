@@ -1,6 +1,8 @@
-"""A partner whose keys cannot be found blocks nobody else, and is taken once they are."""
+"""A partner whose keys cannot be found blocks no one else, and its entries are taken once they are found."""
 
 from __future__ import annotations
+
+import pytest
 
 from dovetail.model.hop import Reason, Stage
 from dovetail.won.chain import ChainState
@@ -70,7 +72,7 @@ def test_stranger_whose_key_server_never_answers_holds_the_log_up_for_a_moment_o
     serve, pair.world._serve = pair.world._serve, lambda party, uri: uri in C_URIS or serve(party, uri)
     pair.bob_is_back()
     assert pair.state(pair.bob, from_alice) is None
-    pair.world.pass_time(WonSettings().key_patience_ms / 1000)
+    pair.world.pass_time(WonSettings().partner_key_timeout_ms / 1000)
     assert pair.state(pair.bob, from_alice) is ChainState.COMPLETE
 
 
@@ -119,19 +121,63 @@ def test_deferred_entry_is_in_the_journal_with_all_its_bytes():
     assert from_carol.uri.encode() in refused.raw
 
 
-def test_deferred_entries_are_bounded():
-    pair = Trio(WonSettings(max_deferred=2))
+def crowded_pair(*, page=256):
+    """Five entries of carol, of which bob keeps two; then alice writes too."""
+    pair = Trio(WonSettings(max_deferred=2, catch_up_page=page))
     pair.bob_is_away()
-    for number in range(5):
-        pair.ask_bob(text=str(number))
+    from_carol = [pair.ask_bob(text=str(number)) for number in range(5)]
+    from_alice = pair.say(T.CONNECT)
     pair.world.dark |= C_URIS
     pair.bob_is_back()
-    assert pair.bob.core.deferred == {CAROL: 2}
+    return pair, from_carol, from_alice
+
+
+def test_deferred_entries_are_bounded_the_others_stay_in_the_log_of_the_node():
+    pair, _, from_alice = crowded_pair()
+    assert (pair.bob.core.deferred, pair.bob.core.left_with_node) == ({CAROL: 2}, {CAROL: 3})
     assert pair.bob.core.position == len(pair.b.core.ledger.atoms[BOB].log)
+    assert pair.state(pair.bob, from_alice) is ChainState.COMPLETE
+
+
+@pytest.mark.parametrize("page", [1, 3, 256])
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_entries_left_with_the_node_are_taken_in_order_once_the_key_is_found(page, is_restarted):
+    pair, from_carol, _ = crowded_pair(page=page)
+    if is_restarted:
+        pair.world.restart(pair.bob)
+        pair.bob_is_back()
+    pair.world.dark.clear()
+    from_carol.append(pair.ask_bob(text="are you there?"))
+    pair.world.pass_time(120)
+    assert [pair.state(pair.bob, message) for message in from_carol] == [ChainState.COMPLETE] * 6
+    taken = [o.message for o in pair.bob.observations if o.stage is Stage.ACCEPTED]
+    assert [address for address in taken if address in {m.address for m in from_carol}] == [
+        m.address for m in from_carol
+    ]
+    assert (pair.bob.core.deferred, pair.bob.core.left_with_node) == ({}, {})
+    position = pair.bob.core.position
+    assert position == len(pair.b.core.ledger.atoms[BOB].log)
+    pair.world.restart(pair.bob)
+    assert pair.bob.core.position == position
+
+
+def test_log_is_read_again_from_the_first_entry_left_out_where_the_link_breaks_meanwhile():
+    pair, from_carol, _ = crowded_pair(page=1)
+    pair.world.dark.clear()
+    while pair.state(pair.bob, from_carol[2]) is None:
+        pair.world.now = max(pair.world.now, pair.bob.core.next_timer() or 0)
+        pair.bob.core.handle_timer(pair.world.now)
+        pair.world.step(pair.bob)
+        pair.world.step(pair.b)
+    assert pair.state(pair.bob, from_carol[4]) is None
+    assert pair.bob.core.left_with_node == {CAROL: 3}, "not before all were read"
+    pair.world.cut(pair.bob)
+    pair.world.pass_time(120)
+    assert [pair.state(pair.bob, message) for message in from_carol] == [ChainState.COMPLETE] * 5
 
 
 def test_answer_of_another_client_to_a_deferred_partner_waits_too():
-    """Whoever has no key of carol cannot judge what follows in the conversation with her."""
+    """Without carol's key, what follows in the conversation with her cannot be verified."""
     pair, from_carol, _ = deferred_pair()
     other = pair.world.owner(BOB, 4, is_created=True)
     pair.world.dark.clear()

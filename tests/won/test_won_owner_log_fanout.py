@@ -1,4 +1,4 @@
-"""Who gets the entries of an atom's log: clients that registered, and clients that only sent something."""
+"""Which clients get the entries of an atom's log: those that registered, and those that only sent something."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dovetail.won import compose as c
 from dovetail.won.chain import role_of
 from dovetail.won.links import LinkKind
 from dovetail.won.message import decode_bundle
+from dovetail.won.settings import WonSettings
 from dovetail.won.trig import encode_bundle
 from dovetail.won.vocabulary import Direction
 from dovetail.won.vocabulary import MessageType as T
@@ -18,7 +19,7 @@ from won.won_world import Pair
 
 
 class PlainClient:
-    """Speaks only what the seed says: it sends messages and never registers."""
+    """Does only what the seed says: it sends messages and never registers."""
 
     def __init__(self, pair, name):
         self.pair = pair
@@ -99,6 +100,52 @@ def test_message_repeated_before_its_second_response_gets_that_too(pair):
     pair.world.unreachable.clear()
     pair.world.pass_time(60)
     assert again.got == [("s2",)]
+
+
+def test_client_that_repeats_its_own_message_gets_the_second_response_once(pair):
+    pair.world.unreachable.add(NODE_B)
+    pair.world.cut(pair.b)
+    message = compose(pair)
+    client = PlainClient(pair, "plain")
+    client.send(message)
+    client.send(message)
+    pair.world.unreachable.clear()
+    pair.world.pass_time(60)
+    assert client.got == [("s2",)]
+
+
+def test_repeating_an_unanswered_message_takes_memory_once_and_only_while_the_link_is_open(pair):
+    pair.world.unreachable.add(NODE_B)
+    pair.world.cut(pair.b)
+    message = compose(pair)
+    PlainClient(pair, "first").send(message)
+    again = PlainClient(pair, "again")
+    for _ in range(5):
+        again.send(message)
+    fanout = pair.a.core._fanout
+    assert fanout._awaiting == {message.uri: {"again"}}
+    pair.a.core.receive_closed("again", pair.world.now)
+    assert (fanout._awaiting, fanout._asked) == ({}, {})
+
+
+def test_log_is_caught_up_with_in_pages_of_so_many_bytes_and_at_least_one_entry():
+    pair = Pair(WonSettings(burst_bytes=12_000)).connect()
+    pair.alice.core.stop()
+    pair.run()
+    for size in (4_000, 4_000, 4_000, 30_000, 10):
+        pair.reply(text="x" * size)
+    atom = pair.a.core.ledger.atoms[ALICE]
+    missed = len(atom.log) - 5
+    pages = []
+    while atom.links.get("late", missed) < len(atom.log):
+        pair.a.core._fanout.register(atom, "late", missed, pair.world.now)
+        pages.append([len(item.frames[0]) for item in pair.a.core.to_send()])
+    assert all(sum(page[:-1]) < 12_000 for page in pages)
+    assert sum(map(len, pages)) == 5
+    assert len(pages) >= 3
+    pair.alice.core.start(pair.world.now)
+    pair.run()
+    assert pair.alice.core.position == len(atom.log)
 
 
 def test_refused_message_is_answered_to_its_sender(pair):

@@ -1,4 +1,4 @@
-"""Starting again with a journal that is not all readable."""
+"""Restarting with a partly unreadable journal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def hops_with(party, change):
 
 
 def restart_with(pair, party, hops):
-    """The events that starting the party again from these hops gives."""
+    """The events of restarting the party from these hops."""
     party.hops = lambda: hops
     party.events.clear()
     pair.world.restart(party)

@@ -77,7 +77,7 @@ def test_replace_changes_the_document_that_is_served():
 
 @pytest.mark.parametrize("brings_key", [True, False])
 def test_delete_ends_the_document_and_leaves_the_key_and_the_log(brings_key):
-    """Old messages of the atom can still be verified, also after a Delete of a client that does not know of this."""
+    """Old messages of the atom can still be verified, even after a Delete from a client that does not support this."""
     pair = Pair()
     path = f"{BASE}/atom/alice"
     text = (f"<{ALICE}>", f"<{v.CON}text>", '"to be forgotten"', "")

@@ -6,10 +6,16 @@ import os
 
 import pytest
 
+from dovetail.model.hop import Stage
 from dovetail.sim import SECOND_US, Link
 from dovetail.sim.scenario import Setting, run_scenario
+from dovetail.sim.won_scenario import WonScenario
+from dovetail.sim.world import World
+from dovetail.won.message import decode_message
+from dovetail.won.vocabulary import MessageType
 
 ROUGH = Link(latency_us=(5_000, 150_000))
+HOUR_US = 3600 * SECOND_US
 SOAK_SEEDS = int(os.environ.get("DOVETAIL_SOAK_SEEDS", "3000"))
 
 
@@ -53,6 +59,72 @@ def test_registrations_that_overtake_the_log_do_not_stop_it():
 @pytest.mark.exhaustive
 def test_same_seed_same_journals():
     assert run(7, nodes=3, seconds=2, faults="all=1").digest == run(7, nodes=3, seconds=2, faults="all=1").digest
+
+
+def write_through_an_outage(away, waiting):
+    """An owner writes to another for hours while a node is away; its own node crashes in the middle of it."""
+    world = World(3)
+    scenario = WonScenario(world, Setting(places=2, duration_us=2 * SECOND_US))
+    world.run(20 * SECOND_US)
+    one, other = "owner-0-0", "owner-1-0"
+    sockets = [f"{scenario.atoms[name]}#chat" for name in (one, other)]
+    for sender, pair in ((one, sockets), (other, sockets[::-1])):
+        world.command(sender, lambda core, now, pair=pair: core.send_message(MessageType.CONNECT, *pair, now))
+    world.run(20 * SECOND_US)
+    world.crash(away, restart_after_us=3 * HOUR_US)
+    for number in range(waiting):
+        world.command(
+            one,
+            lambda core, now: core.send_message(MessageType.CONNECTION, *sockets, now, "words"),
+            after_us=number * SECOND_US,
+        )
+    world.schedule(HOUR_US, lambda: world.crash(one, HOUR_US // 2))
+    world.schedule(HOUR_US, lambda: away == "node-0" or world.crash("node-0", SECOND_US))
+    world.run(3 * HOUR_US)
+    unanswered = scenario.owners()[one].unanswered if away == "node-0" else scenario.node("node-0").ledger.sent
+    assert len(unanswered) >= waiting
+    world.run(3000 * SECOND_US)
+    assert scenario.is_settled()
+    assert scenario.findings(world.hops()) == []
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("away", ["node-1", "node-0"])
+def test_a_node_that_is_away_for_hours_gets_what_waited_and_all_chains_complete(away):
+    """Where it is the sender's own node, the owner wrote most of it longer ago than clocks may be off."""
+    write_through_an_outage(away, 300)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("away", ["node-1", "node-0"])
+def test_thousands_of_messages_that_waited_for_hours_complete(away):
+    write_through_an_outage(away, 2_100)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("outcomes", [0, 2])
+def test_a_message_without_an_outcome_or_with_two_is_found(outcomes):
+    world = World(1)
+    scenario = WonScenario(world, Setting(places=2, duration_us=SECOND_US))
+    world.run(20 * SECOND_US)
+    hops = {name: list(journal) for name, journal in world.hops().items()}
+    assert scenario.findings(hops) == []
+    atoms = set(scenario.atoms.values())
+    name, delivered = next(
+        (name, hop)
+        for name in scenario.nodes
+        for hop in hops[name]
+        if hop.stage is Stage.DELIVERED and hop.counterpart in atoms and hop.message in _connection_messages(hops[name])
+    )
+    hops[name].remove(delivered)
+    hops[name] += [delivered] * outcomes
+    assert "one_outcome" in {finding.rule for finding in scenario.findings(hops)}
+
+
+def _connection_messages(journal):
+    raws = [hop.raw for hop in journal if hop.raw is not None and hop.stage is Stage.ACCEPTED]
+    return {message.address for raw in raws if (message := decode_message(raw)).type is MessageType.CONNECT}
 
 
 @pytest.mark.soak

@@ -24,7 +24,7 @@ def test_chains_connections_links_and_keys_are_counted():
     assert found.connections == {ConnectionState.CONNECTED: 1}
     assert found.chains == {ChainState.ATOM: 1, ChainState.COMPLETE: 2, ChainState.AWAITING_RECIPIENT: 0}
     assert found.links == {LinkKind.OWNER: 1, LinkKind.NODE: 2}
-    # its own key and alice's for ever; those of bob and his node were fetched
+    # its own key and alice's are pinned; those of bob and his node were fetched
     assert (found.keys_pinned, found.keys_fetched, found.links_waiting) == (2, 2, 0)
 
 

@@ -9,7 +9,7 @@ from dovetail.won.message import decode_message
 
 
 def read_order(hops, node):
-    """Connection -> the messages that its own node stored there, in order, each with what is expected of it.
+    """Connection -> the messages that its own node stored there, in order, each with its expected values.
 
     An entry is (message, its response, the references that the response must have if everything before it was done).
     """

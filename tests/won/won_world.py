@@ -1,4 +1,4 @@
-"""A tiny synchronous world: nodes and owners joined by ideal links, documents served at once, hops recorded."""
+"""A tiny synchronous world: nodes and owners joined by ideal links, documents served immediately, hops recorded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ START_US = 1_763_236_800_000_000
 
 
 class Party:
-    """A core with what it journaled and told."""
+    """A core with its hops and events."""
 
     def __init__(self, core):
         self.core = core
@@ -64,7 +64,7 @@ class Party:
 
 
 class World:
-    """Parties by URI; `run` pumps until nobody has anything to say."""
+    """Parties by URI; `run` pumps until no one has anything to send."""
 
     def __init__(self, settings: WonSettings | None = None):
         self.settings = settings or WonSettings()
@@ -156,7 +156,7 @@ class World:
             other.core.receive_closed(link, self.now)
 
     def pass_time(self, seconds: float) -> None:
-        """Let timers fire up to then, in order."""
+        """Fire timers up to then, in order."""
         end = self.now + int(seconds * 1_000_000)
         while True:
             self.run()
@@ -224,7 +224,7 @@ def conversation_raws(party):
 
 
 def record_conversation():
-    """A whole conversation, recorded by all four parties."""
+    """A complete conversation, recorded by all four parties."""
     pair = Pair().connect()
     for i in range(3):
         pair.say(text=f"question {i}")
