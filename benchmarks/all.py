@@ -1,9 +1,10 @@
 """Run the benchmarks and write what they say, with the machine and the peers, to docs/benchmarks.md.
 
-    python -m benchmarks.all [--rounds N] [--seconds S] [--keep FILE] [--from FILE]
+    python -m benchmarks.all [--rounds N] [--seconds S] [--only PART,...] [--keep FILE] [--from FILE]
 
 Takes about ten minutes on two cores with nobody else. Every benchmark is a process of its own; one that fails, and a
 peer that is missing, is said on the page. `--keep` stores the rows as JSON, `--from` writes the page from such a file.
+`--rounds 1 --seconds 0.2` shows in few minutes whether all of it works; `--only` runs, and shows, no other parts.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 import os
 import platform
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -33,11 +35,56 @@ IMAGES = ROOT / "docs" / "images"
 TIMEOUT_SECONDS = 900
 MAX_COLUMNS = 6
 Row = dict[str, Any]
+IN_PYTHON = " in Python"
+WORDS = {
+    "pcp": (
+        "Broker beside its peers",
+        (
+            "CPU microseconds of the server per delivered message, and deliveries a second; `of` a peer is our figure "
+            "divided by its own. The last table is memory per idle connection."
+        ),
+    ),
+    "send": (
+        "Sending alone",
+        (
+            "CPU microseconds that one thread needs to write one message to each of 1,000 connections, with nothing "
+            "else: a floor for b1."
+        ),
+    ),
+    "core": (
+        "Broker core",
+        (
+            "CPU microseconds per delivery without sockets and journal: messages that are alike, messages that all "
+            "differ, and one message to many receivers."
+        ),
+    ),
+    "journal": (
+        "Journal appends",
+        "Hops kept a second, beside the same bytes written plainly to the same disk with the same number of fsyncs.",
+    ),
+    "journal cost": ("Journal cost by part", "CPU microseconds per message of 480 bytes with two hops."),
+    "verify": ("Journal verification", "Hops that `journal verify` checks a second, and the CPU time of each."),
+    "swarm": (
+        "Swarm peer",
+        (
+            "One peer that takes in messages from four links, keeps them and passes each on. `messages_per_cpu_second` "
+            "does not count waiting for the disk."
+        ),
+    ),
+    "won": (
+        "Delivery chain of won",
+        (
+            "Microseconds of CPU per chain: the signatures alone (`floor_us`), the cores of four parties, and all of "
+            "them over TLS on loopback with journals that fsync; the ratios are to the signatures."
+        ),
+    ),
+}
+"""By part, its heading and what its tables show."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """One benchmark: how it is called and in which implementation."""
+    """One benchmark: its command and the implementation it uses."""
 
     name: str
     command: tuple[str, ...]
@@ -47,11 +94,14 @@ class Part:
 def parts(rounds: int, seconds: float) -> list[Part]:
     pcp = ("benchmarks.pcp", "--json", "--rounds", str(rounds), "--seconds", str(seconds), "--connections", "2000")
     journal = ("benchmarks.journal", "--json", "--rounds", str(rounds), "--seconds", "0.5")
-    verify = ("benchmarks.verify", "--json", "--rounds", str(rounds))
+    verify = ("benchmarks.verify", "--json", "--rounds", str(rounds + 2))
+    swarm = ("benchmarks.swarm_peer", "--rounds", str(rounds + 2))
+    won = ("benchmarks.won", "--json", "--chains", "128", "--rounds", str(rounds + 2), "--length", "0")
     plain = ("benchmarks.pcp", "--json", "--rounds", "1", "--seconds", str(seconds), "--connections", "0")
     return [
         Part("pcp", pcp, "native"),
         Part("pcp in Python", (*plain, "--alone"), "python"),
+        Part("send", ("benchmarks.send_floor", "--json")),
         Part("core", ("benchmarks.pcp_core", "--json"), "native"),
         Part("core in Python", ("benchmarks.pcp_core", "--json"), "python"),
         Part("journal", journal, "native"),
@@ -60,31 +110,39 @@ def parts(rounds: int, seconds: float) -> list[Part]:
         Part("journal cost in Python", ("benchmarks.journal_cost", "--json"), "python"),
         Part("verify", verify, "native"),
         Part("verify in Python", verify, "python"),
-        Part("swarm", ("benchmarks.swarm_peer",), "native"),
-        Part("swarm in Python", ("benchmarks.swarm_peer",), "python"),
-        Part("won", ("benchmarks.won", "--json", "--chains", "64", "--rounds", str(rounds), "--length", "0"), "native"),
+        Part("swarm", swarm, "native"),
+        Part("swarm in Python", swarm, "python"),
+        Part("won", won, "native"),
+        Part("won in Python", won, "python"),
     ]
 
 
 def run_part(part: Part) -> Row:
-    """The rows that a benchmark prints, and what it said beside them."""
+    """The rows that a benchmark prints, and its other output."""
     environment = {**os.environ, "DOVETAIL_FAST": part.fast, "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"}
     print(f"bench-all: {part.name}", file=sys.stderr, flush=True)
     start = time.monotonic()
+    # its own process group, so that the servers it starts end with it
+    process = subprocess.Popen(
+        [sys.executable, "-m", *part.command],
+        env=environment,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     try:
-        ran = subprocess.run(
-            [sys.executable, "-m", *part.command],
-            env=environment,
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_SECONDS,
-            check=False,
-        )
-        said, failed = ran.stderr.strip().splitlines(), ran.returncode != 0
-        rows = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
+        printed, complaints = process.communicate(timeout=TIMEOUT_SECONDS)
     except subprocess.TimeoutExpired:
-        said, failed, rows = [f"no end after {TIMEOUT_SECONDS} s"], True, []
+        os.killpg(process.pid, signal.SIGKILL)
+        printed, complaints = process.communicate()
+        complaints += f"\nno end after {TIMEOUT_SECONDS} s"
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
+    said = complaints.strip().splitlines()
+    rows = [row for line in printed.splitlines() if (row := read_row(line)) is not None]
     command = f"python -m {' '.join(part.command)}"
     if part.fast:
         command = f"DOVETAIL_FAST={part.fast} {command}"
@@ -92,9 +150,18 @@ def run_part(part: Part) -> Row:
         "command": command,
         "rows": rows,
         "said": said[-3:],
-        "failed": failed,
+        "failed": process.returncode != 0 or not rows,
         "seconds": round(time.monotonic() - start),
     }
+
+
+def read_row(line: str) -> Row | None:
+    """A row that a benchmark printed; None for anything else, including a truncated row."""
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) else None
 
 
 def describe_machine() -> Row:
@@ -141,7 +208,16 @@ def _version(program: str, option: str) -> str:
 def table(heads: Iterable[str], rows: Iterable[Iterable[object]]) -> list[str]:
     heads = list(heads)
     lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
-    return [*lines, *(f"| {' | '.join('' if cell is None else str(cell) for cell in row)} |" for row in rows), ""]
+    return [*lines, *(f"| {' | '.join(map(show, row))} |" for row in rows), ""]
+
+
+def show(cell: object) -> str:
+    """A cell as readable text: with thousands separators and three significant digits."""
+    if isinstance(cell, bool) or not isinstance(cell, int | float):
+        return "" if cell is None else str(cell)
+    if abs(cell) >= 1000 or cell == int(cell):
+        return f"{cell:,.0f}"
+    return f"{cell:.3g}" if abs(cell) < 100 else f"{cell:.0f}"
 
 
 def judge(value: float | None, limit: float, *, is_most: bool) -> str:
@@ -151,7 +227,7 @@ def judge(value: float | None, limit: float, *, is_most: bool) -> str:
 
 
 class Results:
-    """All rows, and how to find one."""
+    """All rows, with lookup."""
 
     def __init__(self, data: Row) -> None:
         self.machine: Row = data["machine"]
@@ -228,7 +304,9 @@ def write_page(results: Results) -> None:
     lines += ["With every acknowledged message on the disk:", ""]
     lines += picture(results, "bench-pcp-full", ("dovetail full", "jetstream always"), relaxed=False)
     for name, part in results.parts.items():
-        lines += [f"## {name[0].upper()}{name[1:]}", "", f"    {part['command']}", ""]
+        heading, sentence = WORDS[name.removesuffix(IN_PYTHON)]
+        suffix = " (Python alone)" if name.endswith(IN_PYTHON) else ""
+        lines += [f"## {heading}{suffix}", "", sentence, "", f"    {part['command']}", ""]
         lines += [*(f"> {text}" for text in part["said"]), ""] if part["said"] else []
         lines += ["It failed.", ""] if part["failed"] else []
         lines += raw_table(part["rows"])
@@ -236,7 +314,7 @@ def write_page(results: Results) -> None:
 
 
 def picture(results: Results, name: str, servers: tuple[str, ...], *, relaxed: bool) -> list[str]:
-    """A chart of costs, as a file beside the page, and the words that show it."""
+    """Write a chart of costs to a file beside the page; returns the markup that shows it."""
     rows = [row for row in results.rows("pcp") if f"{servers[0]} us" in row]
     series = {server: [row.get(f"{server} us") for row in rows] for server in servers}
     IMAGES.mkdir(exist_ok=True)
@@ -247,7 +325,7 @@ def picture(results: Results, name: str, servers: tuple[str, ...], *, relaxed: b
 
 
 def raw_table(rows: list[Row]) -> list[str]:
-    """Rows as they were printed; those with the same columns in one table, which is turned where it would be wide."""
+    """Rows as printed; those with the same columns share a table, which is transposed if it would be too wide."""
     lines: list[str] = []
     for keys in dict.fromkeys(tuple(row) for row in rows):
         alike = [row for row in rows if tuple(row) == keys]
@@ -263,6 +341,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=1.5, help="how long a server is under load in a round")
+    parser.add_argument("--only", help="run these parts, by the names that are shown, separated by commas")
     parser.add_argument("--keep", type=Path, help="store the rows as JSON")
     parser.add_argument("--from", dest="source", type=Path, help="write the page from such a file; measure nothing")
     arguments = parser.parse_args()
@@ -270,7 +349,11 @@ def main() -> int:
         data = json.loads(arguments.source.read_text())
     else:
         data = {"machine": describe_machine(), "parts": {}}
-        for part in parts(arguments.rounds, arguments.seconds):
+        chosen = parts(arguments.rounds, arguments.seconds)
+        only = [part.name for part in chosen] if arguments.only is None else arguments.only.split(",")
+        if unknown := set(only) - {part.name for part in chosen}:
+            parser.error(f"no part {', '.join(sorted(unknown))}; there are {', '.join(part.name for part in chosen)}")
+        for part in (part for part in chosen if part.name in only):
             data["parts"][part.name] = run_part(part)
             if arguments.keep is not None:
                 arguments.keep.write_text(json.dumps(data, indent=1))

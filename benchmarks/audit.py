@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.audit_duckdb import compare, run_duckdb
-from benchmarks.audit_lake import POW_TARGET, SETTINGS, LakeWriter, Shares
+from benchmarks.audit_lake import AGREEMENT, LakeWriter, Shares
 from benchmarks.audit_spark import run_audit, run_core, signature_floor
 
 DEFAULT_SIZES = (1_000_000, 10_000_000)
@@ -37,7 +37,7 @@ WARM_MESSAGES, WARM_MORE = 250_000, 50_000
 def measure_size(
     spark: Any, root: Path, messages: int, threads: int, *, is_core: bool, is_core_only: bool
 ) -> dict[str, Any]:
-    """All measurements over one lake."""
+    """Run all measurements on one lake."""
     lake, out = root / "lake", root / "out"
     writer = LakeWriter(lake, threads)
     begun = time.perf_counter()
@@ -59,9 +59,9 @@ def measure_size(
 
 
 def measure_core(spark: Any, root: Path, threads: int) -> dict[str, Any]:
-    """The core by Spark and by DuckDB over the lake in `root`, and that both made the same tables."""
+    """Run the core with Spark and with DuckDB on the lake in `root`, and check that both produce the same tables."""
     core = run_core(spark, root / "lake", root / "core")
-    duckdb, duckdb_cpu = run_duckdb(root / "lake", root / "duckdb", threads, POW_TARGET, SETTINGS.epochs[""])
+    duckdb, duckdb_cpu = run_duckdb(root / "lake", root / "duckdb", threads, AGREEMENT)
     result: dict[str, Any] = {"rows": compare(root / "core", root / "duckdb")}
     shutil.rmtree(root / "core")
     shutil.rmtree(root / "duckdb")
@@ -77,7 +77,7 @@ def measure_core(spark: Any, root: Path, threads: int) -> dict[str, Any]:
 
 
 def measure_won(spark: Any, root: Path, messages: int, threads: int) -> dict[str, Any]:
-    """won messages through the decoder and the verifier, beside signatures alone."""
+    """Decode and verify won messages, compared with verifying signatures alone."""
     lake = root / "lake"
     LakeWriter(lake, threads).seal(Shares(0, 0, messages))
     audited = run_audit(spark, lake, root / "out")
@@ -97,7 +97,7 @@ def measure_won(spark: Any, root: Path, messages: int, threads: int) -> dict[str
 
 
 def warm_up(spark: Any, root: Path, threads: int, *, is_core_only: bool) -> None:
-    """Everything once over a small lake, and once more after more has come, so that what is measured is compiled."""
+    """Run everything on a small lake, then again after it has grown, so that the measured code is compiled."""
     writer = LakeWriter(root / "lake", threads)
     writer.seal(Shares.of(WARM_MESSAGES))
     run_core(spark, root / "lake", root / "core")
@@ -108,7 +108,7 @@ def warm_up(spark: Any, root: Path, threads: int, *, is_core_only: bool) -> None
 
 
 def say_run(name: str, run: dict[str, Any]) -> None:
-    """One run in a few lines."""
+    """Print one run in a few lines."""
     speed = f"{run['seconds']:>7.1f} s {run['hops_per_s']:>9,} hops/s"
     say(f"  {name:<7} {speed}  {run['peak_mb']:,} MB  {run['cpu_seconds']} s of processor time")
     steps = (f"{step} {seconds}/{cpu}" for step, (seconds, cpu) in run["steps"].items())
@@ -116,7 +116,7 @@ def say_run(name: str, run: dict[str, Any]) -> None:
 
 
 def say_growth(sizes: list[dict[str, Any]]) -> None:
-    """What one message cost at each size, and the largest memory."""
+    """Print the cost per message at each size, and the peak memory."""
     for size in sizes:
         costs = (
             f"{name} {run['seconds'] / size['messages'] * 1e6:.1f} us"
@@ -129,7 +129,7 @@ def say_growth(sizes: list[dict[str, Any]]) -> None:
 
 
 def say(text: str) -> None:
-    """Talk goes to stderr."""
+    """Print progress to stderr."""
     sys.stderr.write(text + "\n")
 
 

@@ -1,7 +1,7 @@
-"""The core of the audit's work as a DuckDB script: hash, work, fields, references, and links whose parent nobody has.
+"""The core of the audit's work as a DuckDB script: hash, work, fields, references, and links to missing parents.
 
 It makes the same three tables as `audit_spark.run_core`, same columns and rows, as Parquet with the same codec:
-`decoded` (one row per distinct message), `links`, `gaps`. Of the spellings that were tried these were the fastest:
+`decoded` (one row per distinct message), `links`, `gaps`. Of the variants tried these were the fastest:
 integers by way of BIT, references by a lambda, tables kept in memory while they are written. `compare` reads both.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from dovetail.model.fabric import Agreement
 from dovetail.swarm import content as c
 
 DECODED = (
@@ -80,16 +81,16 @@ TO '{out}/gaps.parquet' (FORMAT PARQUET, COMPRESSION ZSTD)
 )
 
 
-def run_duckdb(lake: Path, out: Path, threads: int, target: int, epoch_ms: int) -> tuple[float, float]:
-    """Seconds, and seconds of processor time; the tables are in `out`."""
+def run_duckdb(lake: Path, out: Path, threads: int, agreement: Agreement) -> tuple[float, float]:
+    """Returns seconds and CPU seconds; the tables are in `out`."""
     import duckdb
 
     out.mkdir(parents=True)
     connection = duckdb.connect(config={"threads": threads})
     given = {
         "files": lake / "fabric=swarm/*/*.parquet",
-        "target": f"{target:064x}",
-        "epoch_us": f"{epoch_ms * 1000}::BIGINT",
+        "target": f"{agreement.work_target:064x}",
+        "epoch_us": f"{agreement.epoch_ms * 1000}::BIGINT",
     }
     begun, cpu = time.perf_counter(), time.process_time()
     for statement in SCRIPT:
@@ -100,7 +101,7 @@ def run_duckdb(lake: Path, out: Path, threads: int, target: int, epoch_ms: int) 
 
 
 def compare(ours: Path, theirs: Path) -> dict[str, int]:
-    """How many rows each table has; SystemExit where the two differ in a row of any."""
+    """How many rows each table has; SystemExit if the two differ in any row."""
     import duckdb
 
     connection = duckdb.connect()
@@ -109,7 +110,7 @@ def compare(ours: Path, theirs: Path) -> dict[str, int]:
         columns = ", ".join(f"epoch_us({name}) AS {name}" if name in LINKS[-2:] else name for name in names)
         query = f"SELECT count(*), bit_xor(hash(rows)) FROM (SELECT {columns} FROM read_parquet('{{}}')) AS rows"
         found = [
-            connection.execute(query.format(files)).fetchone()
+            connection.execute(query.format(files)).fetchall()[0]
             for files in (ours / table / "*.parquet", theirs / f"{table}.parquet")
         ]
         if found[0] != found[1]:

@@ -1,10 +1,12 @@
-"""A synthetic lake for the audit's benchmark, written straight into the lake's layout by columns.
+"""A synthetic lake for the audit's benchmark, written column by column directly in the lake's layout.
 
-One swarm peer holds most of it; a broker and two nodes add their shares. Every file is a subtree of its journal's tree,
-every manifest is signed, and every address and leaf is the hash it should be: to the audit it is a lake like any other.
+Most of it belongs to one swarm peer, or to several that each hold all messages of the swarm; a broker and two nodes add
+their shares. Every file is a subtree of its journal's tree, every manifest is signed, and every address and leaf is the
+correct hash, so the audit treats it like any other lake.
 
-A file of the swarm is made from its own seed, so that several processes write files at once. Its messages refer to
-those of the chunk before, some to the large file before; one reference in ten thousand has a parent that nobody has.
+Each swarm file is generated from its own seed, so that several processes can write files in parallel. Its messages
+refer to those of the previous chunk, some to the previous large file; one reference in ten thousand has a parent that
+does not exist.
 """
 
 from __future__ import annotations
@@ -18,20 +20,22 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from dovetail.audit.settings import AuditSettings, SwarmRules
+from dovetail.audit.settings import AuditSettings
 from dovetail.fabrics import name_of
-from dovetail.lake.layout import data_key
-from dovetail.lake.manifest import MANIFEST_FORMAT, Manifest, SealedFile
+from dovetail.lake.layout import data_key, manifest_prefix, range_manifest_name
+from dovetail.lake.manifest import MANIFEST_FORMAT, Manifest, SealedFile, encode_manifest
 from dovetail.lake.rows import LAKE_SCHEMA
 from dovetail.lake.snapshot import commit
 from dovetail.lake.store import LocalStore
 from dovetail.model.address import Address, address_of
+from dovetail.model.fabric import Agreement
 from dovetail.model.hop import Hop, Stage
 from dovetail.model.times import time_text
 from dovetail.pcp.codec_v1 import encode_frame
@@ -41,19 +45,21 @@ from dovetail.tlog.checkpoint import Checkpoint, sign_checkpoint
 from dovetail.tlog.keys import Signer
 from dovetail.tlog.leaf import NO_DIGEST, encode_entry
 from dovetail.tlog.tree import Frontier, aligned_ranges, fold_perfect, hash_leaf
-from dovetail.won import compose
+from dovetail.won import compose, vocabulary
+from dovetail.won.message import Message
 from dovetail.won.signing import SigningKey
 from dovetail.won.vocabulary import Direction, MessageType
 
-PEER = "swarm://bench/" + "0" * 40
 BROKER = "pcp://bench/server"
 NODE_A, NODE_B = "https://a.bench/won/resource", "https://b.bench/won/resource"
+PEER_LAG_MS = 5
+"""How much later each peer accepts a message than the peer before it."""
 T0_MS = 1_763_164_800_000
 MAX_LEVEL = 18
 CHUNK = 8192
 PAYLOAD_BYTES = 160
 TTL_EPOCHS = 60
-"""An hour: in lakes of more than 4 million messages as many expire between two runs as come."""
+"""One hour: in lakes of more than 4 million messages, as many expire between two runs as are added."""
 _GAP_SHARE = 1e-4
 _FAR_SHARE = 0.2
 _ENTRY_HEAD = b"\x00\x01"
@@ -63,7 +69,8 @@ _HASH_BYTES = 32
 POW_TARGET = (1 << 256) - (1 << 256) // 10_000
 """One message in ten thousand lacks work: mining ten million would take longer than anything measured here."""
 
-SETTINGS = AuditSettings(swarms={"": SwarmRules(pow_target=POW_TARGET)})
+AGREEMENT = Agreement(epoch_ms=c.ContentRules().epoch_ms, work_target=POW_TARGET)
+SETTINGS = AuditSettings(agreements={"": AGREEMENT})
 Bytes = npt.NDArray[np.uint8]
 
 
@@ -77,22 +84,24 @@ class Shares:
 
     @classmethod
     def of(cls, swarm: int) -> Shares:
-        """Beside the swarm 5 % pcp; won up to 30,000, since signing them takes the generator's time."""
+        """5 % pcp relative to the swarm; at most 30,000 won messages, since signing makes them slow to generate."""
         return cls(swarm, swarm // 20, min(swarm // 100, 30_000))
 
 
 class LakeWriter:
     """Writes a lake and adds to it, one manifest per server and call."""
 
-    def __init__(self, lake: Path, processes: int = 2) -> None:
+    def __init__(self, lake: Path, processes: int = 2, peers: int = 1, form: int = MANIFEST_FORMAT) -> None:
         self.lake = lake
         self.processes = processes
+        self.peers = peers
+        self.form = form
         self._trees: dict[str, Frontier] = {}
         self._numbers: dict[str, int] = {}
         self._large: tuple[int, int] | None = None
 
     def seal(self, shares: Shares) -> int:
-        """Add these messages, announce them, and return how many hops they are."""
+        """Add these messages, announce them, and return the number of hops."""
         before = sum(tree.size for tree in self._trees.values())
         if shares.swarm:
             self._seal_swarm(shares.swarm)
@@ -108,7 +117,7 @@ class LakeWriter:
         return self._trees.setdefault(server, Frontier()).size
 
     def _seal_swarm(self, count: int) -> None:
-        first = self._size(PEER)
+        first = self._size(peer_name(0))
         ranges = aligned_ranges(first, first + count, MAX_LEVEL)
         before = []
         for own in ranges:
@@ -116,8 +125,10 @@ class LakeWriter:
             if 1 << own[1] >= CHUNK:
                 self._large = own
         with ProcessPoolExecutor(self.processes) as pool:
-            files = list(pool.map(partial(write_swarm_file, self.lake), before, ranges))
-        self._announce(PEER, files)
+            files = list(pool.map(partial(write_swarm_files, self.lake, self.peers), before, ranges))
+        for number in range(self.peers):
+            self._size(peer_name(number))
+            self._announce(peer_name(number), [of_peers[number] for of_peers in files])
 
     def _seal_hops(self, server: str, hops: list[Hop]) -> None:
         first = self._size(server)
@@ -147,11 +158,12 @@ class LakeWriter:
 
     def _announce(self, server: str, files: list[SealedFile]) -> None:
         tree = self._trees[server]
+        first = tree.size
         for file in files:
             tree.append(bytes.fromhex(file.root), file.level)
         signer = Signer(server, Ed25519PrivateKey.from_private_bytes(key_seed(server)))
         manifest = Manifest(
-            format=MANIFEST_FORMAT,
+            format=self.form,
             server=server,
             fabric=name_of(server),
             key=signer.verifier.text(),
@@ -159,22 +171,35 @@ class LakeWriter:
             frontier=[peak.hex() for peak in tree.peaks()],
             files=files,
         )
+        store = LocalStore(self.lake)
+        if self.form != MANIFEST_FORMAT:  # without numbers: named after its hops
+            name = range_manifest_name(first, tree.size)
+            assert store.create(f"{manifest_prefix(server)}{name}.json", encode_manifest(manifest))
+            return
         self._numbers[server] = self._numbers.get(server, -1) + 1
-        assert commit(LocalStore(self.lake), manifest, self._numbers[server], lambda _: True) is not None
+        assert commit(store, manifest, self._numbers[server], lambda _: True) is not None
 
 
 def key_seed(owner: str) -> bytes:
-    """The secret key of anybody here."""
+    """The secret key of a server or party of this lake."""
     return hashlib.sha256(owner.encode()).digest()
 
 
 # swarm, by columns
 
 
-def write_swarm_file(lake: Path, previous: tuple[int, int] | None, own: tuple[int, int]) -> SealedFile:
-    """One file of the peer, given the range (first position and level) of the large file before it and its own."""
+def peer_name(number: int) -> str:
+    """The name of the peer with this number."""
+    return f"swarm://bench/{number:040x}"
+
+
+def write_swarm_files(
+    lake: Path, peers: int, previous: tuple[int, int] | None, own: tuple[int, int]
+) -> list[SealedFile]:
+    """Write one file per peer, given its range (first position and level) and that of the large file before it."""
     first, end = own[0], own[0] + (1 << own[1])
-    tables, leaves = [], []
+    tables: list[list[pa.Table]] = [[] for _ in range(peers)]
+    leaves: list[list[bytes]] = [[] for _ in range(peers)]
     before = None if previous is None else first_keys(*previous)
     parents = before
     for start in range(first, end, CHUNK):
@@ -182,14 +207,18 @@ def write_swarm_file(lake: Path, previous: tuple[int, int] | None, own: tuple[in
         raw, offsets = swarm_messages(start, rows, None if start == first else parents, before)
         addresses = hash_slices(raw, offsets)
         parents = np.frombuffer(addresses, np.uint8).reshape(rows, _HASH_BYTES)[:, : c.HASH_BYTES]
-        hashes = swarm_leaves(start, addresses, offsets)
-        tables.append(swarm_table(start, raw, offsets, addresses, hashes))
-        leaves.append(hashes)
-    return write_file(lake, PEER, pa.concat_tables(tables), fold_bytes(b"".join(leaves)))
+        for number in range(peers):
+            hashes = swarm_leaves(number, start, addresses, offsets)
+            tables[number].append(swarm_table(number, start, raw, offsets, addresses, hashes))
+            leaves[number].append(hashes)
+    return [
+        write_file(lake, peer_name(number), pa.concat_tables(tables[number]), fold_bytes(b"".join(leaves[number])))
+        for number in range(peers)
+    ]
 
 
 def first_keys(first: int, level: int) -> Bytes:
-    """The keys of the first messages of a file; they refer to nothing, so they can be made again from the seed."""
+    """The keys of the first messages of a file; they have no references, so the seed alone reproduces them."""
     rows = min(CHUNK, 1 << level)
     raw, offsets = swarm_messages(first, rows, None, None)
     return np.frombuffer(hash_slices(raw, offsets), np.uint8).reshape(rows, _HASH_BYTES)[:, : c.HASH_BYTES]
@@ -225,8 +254,8 @@ def swarm_messages(first: int, rows: int, parents: Bytes | None, before: Bytes |
     return matrix[kept].tobytes(), offsets.tolist()
 
 
-def swarm_leaves(first: int, addresses: bytes, offsets: list[int]) -> bytes:
-    """The leaf hashes of the peer's hops, as `journal.layout` has their entries."""
+def swarm_leaves(number: int, first: int, addresses: bytes, offsets: list[int]) -> bytes:
+    """The leaf hashes of a peer's hops; entries are encoded as in `journal.layout`."""
     rows = len(offsets) - 1
     seqs = np.arange(first, first + rows)
     digests = np.frombuffer(addresses, np.uint8).reshape(rows, _HASH_BYTES)
@@ -234,7 +263,7 @@ def swarm_leaves(first: int, addresses: bytes, offsets: list[int]) -> bytes:
         [
             np.tile(np.frombuffer(_ENTRY_HEAD, np.uint8), (rows, 1)),
             seqs.astype(">u8").view(np.uint8).reshape(rows, 8),
-            ((T0_MS + seqs) * 1000).astype(">i8").view(np.uint8).reshape(rows, 8),
+            ((T0_MS + seqs + number * PEER_LAG_MS) * 1000).astype(">i8").view(np.uint8).reshape(rows, 8),
             digests,
             digests,
             np.diff(offsets).astype(">u8").view(np.uint8).reshape(rows, 8),
@@ -246,17 +275,17 @@ def swarm_leaves(first: int, addresses: bytes, offsets: list[int]) -> bytes:
     return hash_slices(entries.tobytes(), list(range(0, rows * width + 1, width)))
 
 
-def swarm_table(first: int, raw: bytes, offsets: list[int], addresses: bytes, leaves: bytes) -> pa.Table:
-    """The peer's hops as a file of the lake has them."""
+def swarm_table(number: int, first: int, raw: bytes, offsets: list[int], addresses: bytes, leaves: bytes) -> pa.Table:
+    """A peer's hops in the schema of a file of the lake."""
     rows = len(offsets) - 1
     address = fixed_binary(addresses, _HASH_BYTES)
     shorts = np.frombuffer(leaves, np.uint8).reshape(rows, _HASH_BYTES)[:, :8].tobytes()
     seqs = np.arange(first, first + rows)
     return pa.table(
         [
-            pa.array([PEER]).take(pa.array(np.zeros(rows, np.int32))),
+            pa.array([peer_name(number)]).take(pa.array(np.zeros(rows, np.int32))),
             seqs,
-            pa.array((T0_MS + seqs) * 1000).cast(LAKE_SCHEMA.field("at").type),
+            pa.array((T0_MS + seqs + number * PEER_LAG_MS) * 1000).cast(LAKE_SCHEMA.field("at").type),
             pa.array([Stage.ACCEPTED.value]).take(pa.array(np.zeros(rows, np.int32))),
             address,
             pa.nulls(rows, pa.string()),
@@ -329,11 +358,11 @@ def pcp_hops(messages: int, first: int) -> list[Hop]:
     for number in range(messages):
         at_us = T0_MS * 1000 + (first + len(hops)) * 10_000
         sender, target = (f"pcp://agent{rng.randrange(1000)}/agent" for _ in range(2))
-        more = {"in_reply_to": asked} if asked is not None and number % 3 == 1 else {}
+        before = asked if asked is not None and number % 3 == 1 else msgspec.UNSET
         asked = str(uuid.UUID(int=rng.getrandbits(128)))
         expires = time_text(at_us + 3600 * 1_000_000)
         raw = encode_frame(
-            Envelope(asked, "http://bench/work", expires, [target], sender, **more), b'{"n":%d}' % number
+            Envelope(asked, "http://bench/work", expires, [target], sender, in_reply_to=before), b'{"n":%d}' % number
         )
         hops.append(_hop(BROKER, first + len(hops), at_us, Stage.ACCEPTED, address_of(raw), sender, raw))
         if number % 100:
@@ -348,7 +377,7 @@ def won_hops(messages: int, first_a: int, first_b: int) -> tuple[list[Hop], list
     logs: dict[str, list[Hop]] = {NODE_A: [], NODE_B: []}
     firsts = {NODE_A: first_a, NODE_B: first_b}
 
-    def see(node: str, at_us: int, stage: Stage, message: compose.Message, who: str | None, *, keep: bool) -> None:
+    def see(node: str, at_us: int, stage: Stage, message: Message, who: str | None, *, keep: bool) -> None:
         seq = firsts[node] + len(logs[node])
         logs[node].append(_hop(node, seq, at_us, stage, message.address, who, message.raw if keep else None))
 
@@ -361,7 +390,7 @@ def won_hops(messages: int, first_a: int, first_b: int) -> tuple[list[Hop], list
                 signer=atom,
                 key=keys[atom],
                 timestamp_ms=start_ms,
-                envelope=[(compose.v.P_ATOM, f"<{atom}>")],
+                envelope=[(vocabulary.P_ATOM, f"<{atom}>")],
                 content=compose.atom_content(atom, [f"{atom}#chat"], keys[atom].public),
             )
             answer = compose.respond(

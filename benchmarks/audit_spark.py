@@ -1,4 +1,4 @@
-"""The audit's own steps on Spark, as the benchmark runs them: all of them, or the core that DuckDB does too."""
+"""The audit's own steps on Spark for the benchmark: all of them, or the core that DuckDB also runs."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from typing import Any
 import pyarrow.parquet as pq
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - the name everybody knows it by
+from pyspark.sql import functions as F  # noqa: N812 - the conventional name
 
 from benchmarks.audit_duckdb import DECODED, LINKS
 from benchmarks.audit_lake import SETTINGS
+from dovetail.audit.fabrics import swarm
 from dovetail.audit.native import sha256
 from dovetail.audit.run import Audit
 from dovetail.audit.session import SMALL_ROWS, tune
 from dovetail.audit.sources import read_rows
-from dovetail.audit.transforms.messages import links, undecoded, widen_swarm
-from dovetail.audit.transforms.swarm_messages import swarm_fields
+from dovetail.audit.transforms.messages import links, undecoded
 from dovetail.lake.store import LocalStore
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Stopwatch:
-    """A progress that notes how long each step took, in seconds and in seconds of processor time."""
+    """A progress reporter that records the seconds and CPU seconds of each step."""
 
     def __init__(self) -> None:
         self.steps: dict[str, tuple[float, float]] = {}
         self._name, self._begun, self._cpu = "start", time.perf_counter(), cpu_seconds()
 
     def step(self, name: str) -> None:
-        """This step begins now."""
+        """End the current step and begin this one."""
         now, cpu = time.perf_counter(), cpu_seconds()
         seconds, used = self.steps.get(self._name, (0.0, 0.0))
         self.steps[self._name] = (round(seconds + now - self._begun, 1), round(used + cpu - self._cpu, 1))
@@ -42,7 +42,7 @@ class Stopwatch:
 
 
 class MemoryWatch:
-    """The most memory that this process, the JVM and Python's workers had together; shared pages count once."""
+    """The peak memory of this process, the JVM and Python's workers together; shared pages count once."""
 
     def __init__(self) -> None:
         self.peak_mb = 0
@@ -63,13 +63,13 @@ class MemoryWatch:
 
 
 def _share_kb(pid: int) -> int:
-    """A process's memory, with its share of what it has in common with others."""
+    """A process's memory, with its share of shared pages."""
     lines = _read(f"/proc/{pid}/smaps_rollup", "").splitlines()
     return next((int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)
 
 
 def descendants() -> list[int]:
-    """All processes below this one."""
+    """All descendants of this process."""
     parents: dict[int, list[int]] = {}
     for name in (path.name for path in Path("/proc").iterdir()):
         if name.isdigit():
@@ -85,7 +85,7 @@ def descendants() -> list[int]:
 
 
 def cpu_seconds() -> float:
-    """Processor time of all processes below this one, ended children of theirs included."""
+    """CPU seconds of all descendants of this process, including their ended children."""
     ticks = 0
     for pid in descendants():
         fields = _read(f"/proc/{pid}/stat", "").rpartition(")")[2].split()
@@ -103,7 +103,7 @@ def _read(path: str, default: str) -> str:
 def run_core(spark: SparkSession, lake: Path, out: Path) -> dict[str, float]:
     """Hash, work, fields, references and missing parents with the pipeline's own functions; the tables are in `out`.
 
-    Seconds, seconds of processor time and memory.
+    Returns seconds, CPU seconds and memory.
     """
     begun, cpu = time.perf_counter(), cpu_seconds()
     with MemoryWatch() as memory:
@@ -118,12 +118,12 @@ def run_core(spark: SparkSession, lake: Path, out: Path) -> dict[str, float]:
 def _make_core(spark: SparkSession, lake: Path, out: Path) -> None:
     paths = sorted(str(path.relative_to(lake)) for path in lake.glob("fabric=swarm/*/*.parquet"))
     hops = sum(pq.read_metadata(lake / path).num_rows for path in paths)
-    tune(spark, max(hops, SMALL_ROWS + 1))  # interpreted, a small lake would be another matter
-    # in an audit the walk has compared each row's digest with its bytes before
+    tune(spark, max(hops, SMALL_ROWS + 1))  # always compiled: a small lake would run interpreted
+    # in an audit, the scan has already compared each row's digest with its bytes
     rows = read_rows(spark, LocalStore(lake), paths).where(sha256(F.col("raw")) == F.col("message"))
-    targets = {name: rules.pow_target for name, rules in SETTINGS.swarms.items()}
-    waiting = undecoded(rows.withColumn("digest", F.col("message")), None, targets=targets)
-    made = widen_swarm(swarm_fields(waiting, epochs=SETTINGS.epochs))
+    rows = rows.withColumn("digest", F.col("message"))
+    waiting = undecoded(rows, None, audits=[swarm.AUDIT], agreements=SETTINGS.agreements)
+    made = swarm.AUDIT.decode(waiting, SETTINGS.agreements)
     decoded = _written(spark, made.select(*DECODED), out / "decoded")
     referring = _written(spark, links(decoded), out / "links")
     known = decoded.select("fabric", F.col("key").alias("parent"))

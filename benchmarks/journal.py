@@ -56,13 +56,13 @@ class Workload:
     make: Callable[[], list[Observation]]
 
     def plain(self, batch: list[Observation]) -> bytes:
-        """The bytes that say the same: addresses, messages, hops."""
+        """The bytes with the same content: addresses, messages, hops."""
         return b"".join([each.message + each.raw for each in batch if each.raw is not None]) + self.runs
 
 
 @dataclass(slots=True)
 class Meter:
-    """What appends took: by the clock, and of the processor."""
+    """What appends took: wall time and CPU time."""
 
     workload: Workload
     groups: int = 0
@@ -79,12 +79,12 @@ class Meter:
 
     @property
     def rate(self) -> float:
-        """Hops a second."""
+        """Hops per second."""
         return self.groups * self.workload.hops / self.spent
 
     @property
     def cpu_us(self) -> float:
-        """Microseconds of the processor for a hop."""
+        """CPU microseconds per hop."""
         return self.cpu / (self.groups * self.workload.hops) * 1e6
 
 

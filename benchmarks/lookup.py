@@ -25,10 +25,10 @@ from dovetail.lake.layout import INDEXES
 from dovetail.lake.reader import open_lake
 from dovetail.lake.seal import seal_journal
 from dovetail.lake.store import LocalStore
-from dovetail.model.address import address_of, parse_prefix
+from dovetail.model.address import address_of
 from dovetail.model.hop import Observation, Stage
 from dovetail.receipt.build import build_receipt
-from dovetail.receipt.sources import find_address
+from dovetail.receipt.sources import find_message
 from dovetail.tlog.keys import Signer
 
 T0 = 1_763_236_800_000_000
@@ -77,7 +77,7 @@ def measure(lake: Path, numbers: list[int]) -> dict[str, float]:
         address = address_of(body(number))
         start = time.perf_counter()
         sources = open_lake(LocalStore(lake))
-        find_address(sources, parse_prefix(address.hex()))
+        find_message(sources, address.hex())
         middle = time.perf_counter()
         build_receipt(sources, address)
         built.append(time.perf_counter() - start)

@@ -41,7 +41,7 @@ from benchmarks.pcp_servers import (
 )
 
 MESSAGE_BYTES = 480
-PAUSE_SECONDS = 0.3  # for the server to see that the load has gone
+PAUSE_SECONDS = 0.3  # until the server sees that the load has disconnected
 WORKLOADS = {"a1": ("pairs", 100, 1), "a32": ("pairs", 20, 32), "b1": ("fan", 1000, 1), "b4": ("fan", 1000, 4)}
 REACH = {
     "a1": {"jetstream": 1.3, "mosquitto": 2.9},
@@ -49,7 +49,7 @@ REACH = {
     "b1": {"jetstream": 0.65, "mosquitto": 0.75},
     "b4": {"jetstream": 0.65, "mosquitto": 0.35},
 }
-"""What is aimed at: our cost as a multiple of the peer's, at most."""
+"""The target: our cost as a multiple of the peer's, at most."""
 
 Row = dict[str, object]
 
@@ -110,7 +110,7 @@ def compare(
 def run_round(
     program: Path, servers: list[Server], workload: str, seconds: float, measured: dict[str, Measured]
 ) -> None:
-    """Every server once: all are warmed up first, and what each does later is waited for at the end of the round."""
+    """Run every server once, after warming up all; the round ends when each has finished its deferred work."""
     loads: list[tuple[Server, Load]] = []
     runs: list[tuple[Server, Run, float, float]] = []
     try:
@@ -175,7 +175,7 @@ def start_full(directory: Path, loop: str) -> Iterator[Server | None]:
 
 @contextmanager
 def running(starting: Iterable[Server | None]) -> Iterator[list[Server]]:
-    """The servers of a comparison, as far as they are installed."""
+    """Those servers of a comparison that are installed."""
     servers: list[Server] = []
     try:
         servers.extend(server for server in starting if server is not None)
@@ -208,19 +208,33 @@ def main() -> int:
         print(json.dumps(row) if arguments.json else ", ".join(f"{k}: {v}" for k, v in row.items()), flush=True)
 
     directory = Path(tempfile.mkdtemp(prefix="bench-pcp-"))
-    try:
-        program = compile_load(directory)
-        relaxed = {"keeps_journal": arguments.journal, "alone": arguments.alone}
+
+    def measure_relaxed() -> None:
         with running(start_relaxed(directory, arguments.loop, **relaxed)) as servers:
             tell_absent(set() if arguments.alone else {"mosquitto", "nats", "jetstream"}, servers)
             compare(program, servers, workloads, arguments.rounds, arguments.seconds, show)
+
+    def measure_full() -> None:
         if arguments.journal and workloads and not arguments.alone:
             with running(start_full(directory, arguments.loop)) as servers:
                 tell_absent({"jetstream always"}, servers)
                 compare(program, servers, workloads, arguments.rounds, arguments.seconds, show)
+
+    def measure_memory() -> None:
         if arguments.connections:
             with running(start_relaxed(directory, arguments.loop, **relaxed)) as servers:
                 compare_memory(program, servers, arguments.connections, show)
+
+    failures = 0
+    relaxed = {"keeps_journal": arguments.journal, "alone": arguments.alone}
+    try:
+        program = compile_load(directory)
+        for measure in (measure_relaxed, measure_full, measure_memory):
+            try:
+                measure()
+            except BenchmarkFailed as error:
+                print(f"bench-pcp: {error}", file=sys.stderr)
+                failures += 1
     except BenchmarkFailed as error:
         print(f"bench-pcp: {error}", file=sys.stderr)
         return 1
@@ -228,7 +242,7 @@ def main() -> int:
         return 130
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-    return 0
+    return 1 if failures else 0
 
 
 def tell_absent(peers: set[str], servers: list[Server]) -> None:

@@ -57,7 +57,7 @@ class World:
         return connection, uri
 
     def turn(self, fed: list[Frame]) -> int:
-        """What a shell does in one turn; returns how many messages were to be written."""
+        """What a runtime does in one turn; returns the number of messages to write."""
         self.broker.receive_frames(fed, NOW)
         written = 0
         for item in self.broker.to_send():

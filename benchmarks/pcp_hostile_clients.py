@@ -1,10 +1,10 @@
-"""Clients with a certificate that harm the others, and an honest one; each a process of its own.
+"""Hostile clients with a certificate, and an honest one; each is a separate process.
 
     python -m benchmarks.pcp_hostile_clients flood|rubbish|deaf|honest DIRECTORY PORT SECONDS
 
-`flood` sends valid messages to nobody as fast as it can, `rubbish` frames that are refused, `deaf` opens 50 connections
-that never read and sends to all of them. `honest` sends to itself, one message at a time, and prints one JSON object:
-how many came back, and the median and longest round trip in seconds.
+`flood` sends valid messages without a recipient as fast as it can, `rubbish` frames that are refused, `deaf` opens 50
+connections that never read and sends to all of them. `honest` sends to itself, one message at a time, and prints one
+JSON object: how many came back, and the median and longest round trip in seconds.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ def frame_head(opcode: int, size: int, *, is_final: bool = True) -> bytes:
 
 
 def message(sender: str, target: str, kind: str = "http://example.com/x", data: bytes = b"{}") -> bytes:
-    """A masked frame with a message of version 1 that lives for a minute."""
+    """A masked frame with a message of version 1 and a lifetime of one minute."""
     expires = time_text(int((time.time() + 60) * 1_000_000))
     payload = encode_frame(Envelope(str(uuid.uuid4()), kind, expires, [target], sender), data)
     return frame_head(2, len(payload)) + payload
 
 
 def associate(directory: Path, port: int, client_type: str) -> tuple[ssl.SSLSocket, str]:
-    """A connection that is associated, and its URI."""
+    """An associated connection and its URI."""
     context = client_context(directory)
     raw = socket.create_connection(("127.0.0.1", port), timeout=60)
     raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -91,7 +91,7 @@ def read_message(link: ssl.SSLSocket) -> bytes:
 
 
 def send_for(link: ssl.SSLSocket, piece: bytes, seconds: float) -> None:
-    """As much of it as goes in this time."""
+    """Send as much as possible in this time."""
     end = time.monotonic() + seconds
     with contextlib.suppress(OSError):
         while time.monotonic() < end:
@@ -116,7 +116,7 @@ def deaf(directory: Path, port: int, seconds: float) -> None:
     with contextlib.suppress(OSError):
         while time.monotonic() < end:
             sender.sendall(b"".join(message(uri, target, data=data) for _, target in links))
-    time.sleep(600)  # until it is killed: the connections stay
+    time.sleep(600)  # keep the connections open until killed
 
 
 def honest(directory: Path, port: int, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""The brokers that `benchmarks.pcp` compares, each as a process of its own, and the load generator connected to one."""
+"""The brokers that `benchmarks.pcp` compares, each a separate process, and the load generator connected to one."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from typing import Any
 START_SECONDS = 20
 SETUP_SECONDS = 90
 SPARE_SECONDS = 10
-CHECKPOINT_SECONDS = 5.0  # of a journal: what it hashes and signs then belongs to the messages before
+CHECKPOINT_SECONDS = 5.0  # of a journal; what it then hashes and signs is part of the cost of the messages before
 SYNC_INTERVAL_VERSION = (2, 10, 0)  # of NATS, the first that can sync after every message
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class BenchmarkFailed(Exception):
-    """A workload could not be run to its end; says why."""
+    """A workload could not be completed; says why."""
 
 
 class Stream:
@@ -40,12 +40,12 @@ class Stream:
             raise BenchmarkFailed(f"nats: no stream: {answer}")
 
     def check(self) -> None:
-        """It keeps what is sent."""
+        """Fail unless the stream stores what is sent."""
         if self._ask("INFO")["state"]["messages"] == 0:
             raise BenchmarkFailed("jetstream: the stream has none of the messages")
 
     def purge(self) -> None:
-        """Forget what is stored: the disk need not hold all rounds."""
+        """Delete what is stored, so that the disk need not hold all rounds."""
         self._ask("PURGE")
 
     def _ask(self, verb: str, body: object = None) -> dict[str, Any]:
@@ -88,7 +88,7 @@ class Server:
         return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * _PAGE_BYTES
 
     def ran(self) -> None:
-        """It has just been under load."""
+        """Called after a load on this server."""
         self._ran_at = time.monotonic()
 
     def settle(self) -> None:
@@ -117,14 +117,19 @@ def free_port() -> int:
         return port
 
 
-def _start(name: str, protocol: str, command: list[str], port: int) -> Server:
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _start(name: str, protocol: str, command: list[str], port: int, *more_ports: int) -> Server:
+    """A server that listens on all of these ports; the load uses the first."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     server = Server(name, protocol, port, process)
     deadline = time.monotonic() + START_SECONDS
     while True:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return server
+        if all(map(_listens, (port, *more_ports))):
+            return server
         if time.monotonic() > deadline or process.poll() is not None:
             server.stop()
             raise BenchmarkFailed(f"{name} does not listen")
@@ -132,12 +137,16 @@ def _start(name: str, protocol: str, command: list[str], port: int) -> Server:
 
 
 def start_dovetail(directory: Path, loop: str, *, keeps_journal: bool = True, durability: str = "relaxed") -> Server:
-    """As an operator would run it: rules, metrics and the journal, whose default is relaxed durability."""
+    """As an operator would run it: rules, metrics and the journal, whose default is relaxed durability.
+
+    The rate limit of a client is raised: without certificates all of the load counts as one client.
+    """
     port = free_port()
     journal = f'journal = "{directory / f"{port}.journal"}"\n' if keeps_journal else ""
     config = directory / f"broker-{durability}.toml"
     config.write_text(
         f'[pcp]\nname = "bench"\nport = {port}\ninsecure_plain = true\nevent_loop = "{loop}"\naccess_log = false\n'
+        f"client_messages_per_s = 10_000_000\nclient_bytes_per_s = {1 << 34}\n"
         f'{journal}durability = "{durability}"\nmetrics_port = {free_port()}\n'
         '[[pcp.rules]]\nname = "controllers"\nallow = true\nsender = "pcp://*/controller"\ntarget = "pcp://*/agent"\n'
         '[[pcp.rules]]\nname = "agents"\nallow = true\nsender = "pcp://*/agent"\ntarget = "pcp://*/controller"\n'
@@ -164,11 +173,11 @@ def start_mosquitto(directory: Path) -> Server | None:
 
 
 def find_nats() -> tuple[str, tuple[int, ...]] | None:
-    """The newest nats-server here and its version: a distribution's may be too old for `sync_interval`."""
+    """The newest installed nats-server and its version: a distribution's may be too old for `sync_interval`."""
     places = (None, "/usr/sbin", str(Path.home() / "go" / "bin"))
     programs = {found for place in places if (found := shutil.which("nats-server", path=place))}
-    found = [(program, _nats_version(program)) for program in sorted(programs)]
-    return max(found, key=lambda each: each[1], default=None)
+    versions = [(program, _nats_version(program)) for program in sorted(programs)]
+    return max(versions, key=lambda each: each[1], default=None)
 
 
 def _nats_version(program: str) -> tuple[int, ...]:
@@ -177,9 +186,9 @@ def _nats_version(program: str) -> tuple[int, ...]:
 
 
 def start_nats(directory: Path, *, jetstream: bool = False, syncs_always: bool = False) -> Server | None:
-    """NATS as it is, or with a JetStream file stream over all subjects; as that is, or synced after every message.
+    """Plain NATS, or with a JetStream file stream over all subjects, optionally synced after every message.
 
-    Subscribers get a message before the stream has it. Where it is synced, senders wait for the stream's answer too.
+    Subscribers get a message before the stream stores it. If it is synced, senders also wait for the stream's answer.
     """
     nats = find_nats()
     if nats is None or (syncs_always and nats[1] < SYNC_INTERVAL_VERSION):
@@ -194,10 +203,14 @@ def start_nats(directory: Path, *, jetstream: bool = False, syncs_always: bool =
         f"websocket {{ listen: 127.0.0.1:{port}, no_tls: true }}\n"
     )
     protocol = "jetstream" if syncs_always else "nats"
-    server = _start(name, protocol, [nats[0], "-c", str(config)], port)
+    server = _start(name, protocol, [nats[0], "-c", str(config)], port, plain_port)
     if jetstream:
         server.settle_s = 0.5
-        server.stream = Stream(plain_port)
+        try:
+            server.stream = Stream(plain_port)
+        except (BenchmarkFailed, OSError) as error:
+            server.stop()
+            raise BenchmarkFailed(f"{name}: no stream: {error}") from error
     return server
 
 
@@ -212,7 +225,7 @@ def compile_load(directory: Path) -> Path:
 
 @dataclass
 class Run:
-    """What came of one run of the load."""
+    """The result of one run of the load."""
 
     deliveries: int
     elapsed_s: float

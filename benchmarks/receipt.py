@@ -101,7 +101,7 @@ def won_chain() -> tuple[Message, Message, Message]:
 
 def won_world() -> tuple[Address, World]:
     m, s1, s2 = won_chain()
-    at_a = [
+    at_a: list[tuple[Stage, Message, *tuple[str, ...]]] = [
         (Stage.ACCEPTED, m, ALICE),
         (Stage.CREATED, s1),
         (Stage.ECHOED, m, ALICE),
@@ -111,7 +111,7 @@ def won_world() -> tuple[Address, World]:
         (Stage.ACCEPTED, s2, NODE_B),
         (Stage.DELIVERED, s2, ALICE),
     ]
-    at_b = [
+    at_b: list[tuple[Stage, Message, *tuple[str, ...]]] = [
         (Stage.ACCEPTED, m, NODE_A),
         (Stage.ACCEPTED, s1, NODE_A),
         (Stage.CREATED, s2),

@@ -31,6 +31,7 @@ from dovetail.journal.writer import JournalWriter
 from dovetail.keys import create_signing_key
 from dovetail.keys.authority import CertificateKind, Names, create_authority
 from dovetail.lake.seal import seal_journal
+from dovetail.lake.store import LocalStore
 from dovetail.model.address import address_of
 from dovetail.model.hop import Observation, Stage
 from dovetail.runtime.pcp_client import PcpClient
@@ -97,7 +98,7 @@ def running_site(directory: Path) -> Iterator[tuple[dict[str, int], int]]:
 
 
 async def connect_agents(port: int, keys: Path, count: int, pid: int) -> float:
-    """Bytes of the broker for each agent; the first, which loads what is no connection's, is not counted."""
+    """Memory of the broker per agent; the first is not counted, since it also loads what all connections share."""
     context = client_context(str(keys / "agent.pem"), str(keys / "agent.key"), str(keys / "ca.pem"))
     async with contextlib.AsyncExitStack() as stack:
 
@@ -118,7 +119,7 @@ async def connect_agents(port: int, keys: Path, count: int, pid: int) -> float:
 
 
 def deliver(fan_out: int) -> list[Observation]:
-    """One message: accepted, and delivered to so many."""
+    """One message: accepted, and delivered to `fan_out` recipients."""
     raw = os.urandom(MESSAGE_BYTES)
     at_us, message = time.time_ns() // 1000, address_of(raw)
     return [
@@ -138,7 +139,7 @@ def measure_disk(name: str, fan_out: int, hops: int, directory: Path) -> Row:
         written = writer.size
     journal_bytes = sum(file.stat().st_size for file in directory.glob(f"{path.name}*"))
     began = time.process_time()
-    seal_journal(path, lake, target_bytes=128 * MIB)
+    seal_journal(path, LocalStore(lake), target_bytes=128 * MIB)
     spent = time.process_time() - began
     lake_bytes = sum(file.stat().st_size for file in lake.rglob("*") if file.is_file())
     return {

@@ -1,7 +1,7 @@
 """One peer on one core: messages per second that it receives over UDP, decodes, verifies, journals and relays.
 
     python -m benchmarks.swarm_peer [--links 4] [--messages 40000] [--size 300] [--mixed] [--durability full]
-                                    [--under-way 1000] [--one-by-one]
+                                    [--under-way 1000] [--one-by-one] [--rounds 1]
 
 The peer is a process of its own, bound to one core with its journal's threads. This process plays its neighbours: one
 that sends, `links` that are relayed to. It keeps a bounded number of messages under way and counts every message at
@@ -14,6 +14,8 @@ The neighbours send and receive as Dovetail's own peers do: many datagrams of on
 one size.
 
 A checkpoint of the journal is signed every 5 s: 40,000 messages may fall between two. 200,000 do not.
+
+Every round has a new peer with a new journal; the figures are those of the median round by messages a second.
 """
 
 from __future__ import annotations
@@ -29,15 +31,24 @@ import subprocess
 import sys
 import tempfile
 import time
+from operator import itemgetter
 from pathlib import Path
 
 from dovetail.journal.journal import JournalOptions
 from dovetail.runtime.swarm_batches import UDP_GRO, BatchReceiver, BatchSender
 from dovetail.runtime.swarm_node import SwarmNode
 from dovetail.runtime.swarm_udp import MAX_DATAGRAM_BYTES, SOCKET_BUFFER_BYTES
-from dovetail.swarm.content import Content, Reference, encode_content, message_address
+from dovetail.swarm.content import Content, MsgHash, Reference, encode_content, message_address
 from dovetail.swarm.packet import SwarmSigner, encode_packet
-from dovetail.swarm.peer_exchange import I_RELAY_TO_YOU, YOU_RELAY_TO_ME, Answer, Hello, decode_exchange, encode_hello
+from dovetail.swarm.peer_exchange import (
+    I_RELAY_TO_YOU,
+    YOU_RELAY_TO_ME,
+    Answer,
+    Hello,
+    PeerAddress,
+    decode_exchange,
+    encode_hello,
+)
 from dovetail.swarm.settings import PeerSettings, SwarmSettings
 
 SETTINGS = SwarmSettings(name="bench", work=1)
@@ -50,7 +61,7 @@ STALLED_S = 1.0
 
 
 def run_peer(directory: str, durability: str, links: int) -> None:
-    """The child: a peer on one core that tells its numbers when asked on stdin."""
+    """The child process: a peer on one core that prints its figures on request from stdin."""
     os.sched_setaffinity(0, {0})
 
     async def serve() -> None:
@@ -68,7 +79,7 @@ def run_peer(directory: str, durability: str, links: int) -> None:
 
 
 class Neighbour:
-    """One end that the benchmark plays."""
+    """One neighbour simulated by the benchmark."""
 
     def __init__(self, number: int, peer: tuple[str, int], wishes: int, is_one_by_one: bool) -> None:
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -78,7 +89,7 @@ class Neighbour:
         signer = SwarmSigner(SETTINGS.key)
         token = bytes(4)
         for wish in (0, wishes):
-            hello = encode_hello(Hello(b"tick", bytes([number]) * 20, wish, token))
+            hello = encode_hello(Hello(b"tick", PeerAddress(bytes([number]) * 20), wish, token))
             self.socket.send(encode_packet(hello, signer, int(time.time() * 1000), 0))
             answer = self._answer()
             token = answer.token
@@ -101,7 +112,7 @@ class Neighbour:
                 return answer
 
     def send(self, datagrams: list[bytes]) -> None:
-        """Send all; what the kernel does not take is missed at the links."""
+        """Send all; what the kernel does not take shows as missing at the links."""
         if self._is_one_by_one:
             for datagram in datagrams:
                 self.socket.send(datagram)
@@ -109,7 +120,7 @@ class Neighbour:
             self._sender.send(self._peer, datagrams)
 
     def drain(self) -> None:
-        """Count the messages that have come."""
+        """Count the messages that have arrived."""
         for _, datagrams in self._receiver.receive(UNDER_WAY):
             self.received += [datagram[8:10] for datagram in datagrams].count(CONTENT_HEAD)
 
@@ -128,7 +139,7 @@ def make_datagrams(count: int, size: int, is_mixed: bool = False) -> list[bytes]
             timestamp_ms=now_ms - 2000 + number // PER_MS, ttl_epochs=60, references=references, payload=payload
         )
         message = encode_content(content)
-        edges.append(Reference(message_address(message)[:8], 0))
+        edges.append(Reference(MsgHash(message_address(message)[:8]), 0))
         datagrams.append(encode_packet(message, signer, now_ms, number % 16))
     return datagrams
 
@@ -146,20 +157,22 @@ def measure(
         command = [sys.executable, "-m", "benchmarks.swarm_peer", "--child", directory]
         command += ["--durability", durability, "--links", str(links)]
         child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        assert child.stdin is not None
-        assert child.stdout is not None
-        host, _, port = json.loads(child.stdout.readline())["endpoint"].rpartition(":")
+        asking, answering = child.stdin, child.stdout
+        assert asking is not None
+        assert answering is not None
+        host, _, port = json.loads(answering.readline())["endpoint"].rpartition(":")
         peer = host, int(port)
         source = Neighbour(100, peer, I_RELAY_TO_YOU, is_one_by_one)
         sinks = [Neighbour(number + 1, peer, YOU_RELAY_TO_ME, is_one_by_one) for number in range(links)]
 
         def ask() -> dict[str, float]:
-            child.stdin.write("\n")
-            child.stdin.flush()
-            return json.loads(child.stdout.readline())
+            asking.write("\n")
+            asking.flush()
+            answer: dict[str, float] = json.loads(answering.readline())
+            return answer
 
         datagrams = make_datagrams(messages, size, is_mixed)
-        os.sched_setaffinity(0, {os.cpu_count() - 1})
+        os.sched_setaffinity(0, {(os.cpu_count() or 1) - 1})
         before, start = ask(), time.perf_counter()
         sent, lost, arrived, progress = 0, 0, 0, start
         while arrived + lost < messages:
@@ -175,11 +188,11 @@ def measure(
             if waiting:
                 progress = time.perf_counter()
             elif time.perf_counter() - progress > STALLED_S:
-                # the kernel dropped what did not fit into a socket's buffer: count it and go on
+                # the kernel dropped what did not fit into a socket's buffer: count it and continue
                 lost = sent - arrived
                 progress = time.perf_counter()
         elapsed, after = time.perf_counter() - start, ask()
-        child.stdin.close()
+        asking.close()
         child.wait(timeout=20)
     accepted, cpu = after["accepted"] - before["accepted"], after["cpu"] - before["cpu"]
     return {
@@ -203,20 +216,25 @@ def main() -> None:
     parser.add_argument("--durability", choices=["full", "relaxed"], default="full")
     parser.add_argument("--under-way", type=int, default=UNDER_WAY)
     parser.add_argument("--one-by-one", action="store_true")
+    parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--child", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
         run_peer(arguments.child, arguments.durability, arguments.links)
         return
-    result = measure(
-        arguments.links,
-        arguments.messages,
-        arguments.size,
-        arguments.durability,
-        arguments.mixed,
-        arguments.under_way,
-        arguments.one_by_one,
-    )
+    rounds = [
+        measure(
+            arguments.links,
+            arguments.messages,
+            arguments.size,
+            arguments.durability,
+            arguments.mixed,
+            arguments.under_way,
+            arguments.one_by_one,
+        )
+        for _ in range(arguments.rounds)
+    ]
+    result = sorted(rounds, key=itemgetter("messages_per_second"))[len(rounds) // 2]
     shown = {"links": arguments.links, "size": arguments.size, "mixed": arguments.mixed}
     shown |= {"one_by_one": arguments.one_by_one, "durability": arguments.durability}
     print(json.dumps(shown | result))

@@ -21,7 +21,8 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -36,6 +37,7 @@ from dovetail.won.archive import RecentArchive
 from dovetail.won.chain import ChainState
 from dovetail.won.events import KeyWanted
 from dovetail.won.links import LinkKind
+from dovetail.won.message import Message
 from dovetail.won.node import Node
 from dovetail.won.owner import Owner
 from dovetail.won.resources import encode_resource
@@ -77,7 +79,7 @@ class Trio:
         self.now = time.time_ns() // 1000
         self.nodes = {f"https://{n}.example/won/resource": bytes([i]) * 32 for i, n in enumerate("ab", 1)}
         self.cores: list[Node | Owner] = [
-            Node(uri, SigningKey(seed), chance, settings=SETTINGS, archive=RecentArchive(find_nothing, 4096))
+            Node(uri, SigningKey(seed), chance, settings=SETTINGS, archive=RecentArchive(find_nothing, 4096, 64 << 20))
             for uri, seed in self.nodes.items()
         ]
         self.by_uri = dict(zip(self.nodes, self.cores, strict=True))
@@ -147,6 +149,10 @@ def measure_core(trio: Trio, chains: int) -> float:
     return spent * 1e6 / chains
 
 
+def create_atom(sockets: Sequence[str], owner: Owner, now: int) -> Message:
+    return owner.create(sockets, now)
+
+
 class Site:
     """Two nodes with TLS on loopback and two owners, all in this process, each with a journal of its own."""
 
@@ -158,7 +164,7 @@ class Site:
         self.authority = directory / "keys" / "ca.pem"
 
     async def start(self, ports: list[int]) -> None:
-        self.servers, self.clients = [], []
+        self.servers = []
         for port in ports:
             options = NodeOptions(
                 uri=f"https://localhost:{port}/won/resource",
@@ -177,7 +183,7 @@ class Site:
 
     async def join(self, nodes: list[str]) -> None:
         """An owner at each node, with as many connections as conversations are under way."""
-        self.clients = []
+        self.clients: list[OwnerClient] = []
         names = [f"chat{number}" for number in range(self.conversations)]
         for number, node in enumerate(nodes):
             atom = f"{node}/atom/owner"
@@ -185,7 +191,7 @@ class Site:
             home = OwnerHome.create(self.directory / f"owner{number}", AtomFile(atom, sockets, str(self.authority)))
             client = OwnerClient(home, is_created=False, settings=SETTINGS)
             await client.__aenter__()
-            message = await client.say(lambda owner, now, sockets=sockets: owner.create(sockets, now))
+            message = await client.say(partial(create_atom, sockets))
             await client.wait_settled(message.uri, 20)
             self.clients.append(client)
         for pair in (self.clients, self.clients[::-1]):
@@ -259,6 +265,7 @@ async def measure_processes(directory: Path, chains: int, conversations: int) ->
         arguments += ["--certificate-key", site.key, "--authority", site.authority]
         command = [sys.executable, "-c", "from dovetail.cli.won import app; app()", *map(str, arguments)]
         process = await asyncio.to_thread(subprocess.Popen, command, stdout=subprocess.PIPE)
+        assert process.stdout is not None
         await asyncio.to_thread(process.stdout.readline)
         processes.append(process)
         uris.append(uri)
@@ -271,16 +278,15 @@ async def measure_processes(directory: Path, chains: int, conversations: int) ->
     await site.stop()
     for process in processes:
         process.terminate()
-        process.wait()
-        process.stdout.close()
+        process.communicate()
     return chains / spent
 
 
 def measure_growth(length: int, state: Path | None, seconds: float) -> dict[int, tuple[float, float]]:
     """CPU per chain where one conversation has 100 messages, ten times as many, and so on up to `length`.
 
-    In floors, and beside a conversation of 100 to 300 messages that takes turns with it on the same machine. After so
-    many seconds it stops; with a `state` file the next call goes on with the same conversation.
+    Both in floors and relative to a conversation of 100 to 300 messages that alternates with it on the same machine. It
+    stops after `seconds`; with a `state` file the next call continues the same conversation.
     """
     started = time.monotonic()
     trio, said, costs = Trio(), 0, {}
