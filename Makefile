@@ -4,7 +4,7 @@ VENV   := .venv
 PYTEST := $(VENV)/bin/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test unit lint types format bench bench-pcp bench-won bench-swarm bench-audit bench-all soak jepsen mutants docs site lock setup clean
+.PHONY: help demo test test-python unit lint types format bench bench-pcp bench-won bench-swarm bench-audit bench-all soak jepsen mutants docs site lock setup clean
 
 help: ## say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -14,6 +14,9 @@ demo: setup ## run every fabric with injected faults, audit the journals, compar
 
 test: setup ## everything that must be green: lint, types and all tests but the soak
 	@$(VENV)/bin/python tools/check.py
+
+test-python: setup ## all tests but the soak without the native code
+	@DOVETAIL_FAST=python $(VENV)/bin/python tools/check.py tests
 
 unit: setup ## the quick tests: under 30 s
 	@$(PYTEST) -n auto --dist worksteal -m "not system and not soak and not spark and not exhaustive"

@@ -33,22 +33,24 @@ def config_page() -> str:
     lines = [
         "# Configuration",
         "",
-        "One TOML file. Every key has a default, so that an empty file is a whole configuration; an unknown key is an",
-        "error. `dovetail config example` prints a file with everything in it, `config check FILE` lists all that is",
-        "wrong with one, and `config show FILE` prints the effective values and where each came from.",
+        "One TOML file. Every setting has a default, so an empty file is a complete configuration; unknown",
+        "settings are errors. `dovetail config example` prints a file with all settings, `config check FILE` lists",
+        "everything that is wrong with a file, and `config show FILE` prints the effective values and where each",
+        "comes from.",
         "",
-        "A variable of the environment overrides a key: `DOVETAIL_`, then the parts of the key in upper case with two",
-        "underscores between them. Text, paths and choices are written as they are, everything else as in TOML:",
+        "An environment variable overrides a setting: `DOVETAIL_`, followed by the parts of its name in upper",
+        "case, joined by two underscores. Strings, paths and choices are written as they are, everything else as",
+        "in TOML:",
         "",
         "    DOVETAIL_LAKE__DIRECTORY=/srv/lake DOVETAIL_LAKE__SEAL_INTERVAL_S=30 dovetail config show site.toml",
         "",
-        "A variable with two underscores that names no key is an error, and so is one that has a section's name and",
-        "only one underscore. A relative path is meant from the directory of the file; in a variable, from the current",
-        "directory. No key stands in this file: keys are files of their own. The `secret` of a private swarm does, and",
-        "`config show` does not show it.",
+        "A variable with two underscores that matches no setting is an error, and so is a section's name followed",
+        "by only one underscore. Relative paths are resolved against the directory of the file or, in a variable,",
+        "the current directory. The file contains no keys, which are separate files. It may contain the `secret`",
+        "of a private swarm, which `config show` hides.",
         "",
-        "`[[pcp]]`, `[[won]]` and `[[swarm]]` are tables of a list: there may be any number of each, one for each",
-        "server that `dovetail up` runs. Their keys have no variables.",
+        "`[[pcp]]`, `[[won]]` and `[[swarm]]` are arrays of tables: one table for each server that `dovetail up`",
+        "runs. Their settings have no environment variables.",
     ]
     for heading, section in sections_of(Config):
         name = heading.strip("[]")
@@ -58,9 +60,9 @@ def config_page() -> str:
             full = f"{name}.{key.name}"
             lines += ["", f"### {full}", "", key.description, "", f"- allowed: {allowed_text(key.kind)}"]
             if key.default is msgspec.NODEFAULT:
-                lines.append("- must be given")
+                lines.append("- required")
             elif key.default is None:
-                lines.append("- default: not given")
+                lines.append("- default: none")
             else:
                 lines.append(f"- default: `{toml_value(key.default)}`")
             if not is_list:
@@ -73,8 +75,8 @@ def reasons_page() -> str:
     lines = [
         "# Stages and reasons",
         "",
-        "What a server saw happen to a message, and why a message was refused or did not arrive. Both lists are",
-        "closed. The codes stand in journals and are never given to anything else.",
+        "What a server observed about a message, and why a message was rejected or did not arrive. Both lists are",
+        "closed. The codes are stored in journals and never reused.",
         "",
         "## Stages",
         "",
@@ -96,9 +98,9 @@ def errors_page() -> str:
     lines = [
         "# Errors",
         "",
-        "Everything Dovetail raises on purpose is a `DovetailError`. On the command line an error is one line on",
-        "stderr and exit code 1, or 2 for misuse; `dovetail --debug` shows the traceback. An error that is retriable",
-        "may go away by itself: the same call can be made again.",
+        "All errors that Dovetail raises intentionally are subclasses of `DovetailError`. On the command line an",
+        "error is one line on stderr and an [exit code](cli.md); `dovetail --debug` shows the traceback. A",
+        "retriable error may be temporary: the same call can be repeated.",
         "",
         "| error | is a | retriable | meaning |",
         "|---|---|---|---|",
@@ -131,8 +133,17 @@ def cli_page() -> str:
     lines = [
         "# Command line",
         "",
-        "Data goes to stdout and talk to stderr. `--json` prints one object per line. Exit codes: 0 done, 1 failed,",
-        "2 misuse, 130 interrupted, 141 the reader of the output went away.",
+        "Results go to stdout, messages and logs to stderr. `--json` prints one object per line.",
+        "",
+        "| exit code | meaning |",
+        "|---|---|",
+        "| 0 | done |",
+        "| 1 | could not be done |",
+        "| 2 | misuse: a wrong option, argument or configuration |",
+        "| 3 | done, and the answer is no: not delivered, receipt invalid, journal broken, findings with `--fail-on` |",
+        "| 4 | the server could not be reached, or refused the client |",
+        "| 130 | interrupted |",
+        "| 141 | the reader of the output has closed it |",
     ]
     for path, text in help_texts(root, "dovetail", None):
         lines += ["", f"## {path}", "", *(f"    {line}".rstrip() for line in text.splitlines())]

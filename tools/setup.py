@@ -35,7 +35,7 @@ LOG_TAIL_LINES = 12
 
 
 def main() -> int:
-    """Brings the environment up to date and says what it did; nothing where nothing was to do."""
+    """Brings the environment up to date and prints what it did; prints nothing if nothing was to do."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--venv", type=Path, default=ROOT / ".venv", help="where to make the environment")
     parser.add_argument("--no-java", action="store_true", help="do not look for Java")
@@ -103,9 +103,9 @@ class Environment:
         return worked
 
     def prepare_native(self) -> bool:
-        """Builds `native/` where there is a cargo; True if there was anything to do. Everything works without it.
+        """Builds `native/` if cargo is installed; True if there was anything to do. Everything works without it.
 
-        What could not be built is not tried again until its source changes or the environment is made anew.
+        A failed build is not retried until the source changes or the environment is recreated.
         """
         key = digest(NATIVE / "Cargo.toml", NATIVE / "Cargo.lock", *sorted((NATIVE / "src").glob("*.rs")))
         cargo = shutil.which("cargo")
