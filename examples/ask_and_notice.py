@@ -8,12 +8,12 @@ import asyncio
 import dovetail
 
 
-async def serve(agent):
+async def serve(agent: dovetail.PcpClient) -> None:
     async for question in agent:
         await question.reply({"free_gb": 7})
 
 
-async def main():
+async def main() -> None:
     with dovetail.local() as site:
         async with site.connect("pcp://cem/agent") as agent, site.connect("pcp://boss/controller") as boss:
             worker = asyncio.create_task(serve(agent))

@@ -8,7 +8,7 @@ import asyncio
 import dovetail
 
 
-async def main():
+async def main() -> None:
     with dovetail.local() as site:  # a broker on loopback: keys made, journal kept
         async with site.connect("pcp://ben/agent") as ben, site.connect("pcp://ann/agent") as ann:
             sent = await ann.send("pcp://ben/agent", {"door": "open"})

@@ -8,7 +8,7 @@ import sys
 import dovetail
 
 
-def main(path):
+def main(path: str) -> None:
     tables = dovetail.open_tables(path)
     findings = tables["findings"].pandas()
     print(findings.groupby(["severity", "check"]).size())

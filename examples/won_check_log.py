@@ -24,10 +24,10 @@ from dovetail.won.vocabulary import MessageType
 NOW = 1_800_000_000_000_000
 chance = random.Random(1)
 nodes = {f"https://{name}.example/won/resource": SigningKey(name.encode() * 32) for name in "ab"}
-cores: dict[str, Node | Owner] = {uri: Node(uri, key, chance) for uri, key in nodes.items()}
+node_cores = {uri: Node(uri, key, chance) for uri, key in nodes.items()}
 atoms = {f"{uri}/atom/someone": SigningKey(uri[8].upper().encode() * 32) for uri in nodes}
 owners = [Owner(atom, key, chance) for atom, key in atoms.items()]
-cores |= {owner.atom: owner for owner in owners}
+cores: dict[str, Node | Owner] = {**node_cores, **{owner.atom: owner for owner in owners}}
 keys = {uri: key.public for uri, key in (nodes | atoms).items()}
 peers: dict[tuple[str, str], tuple[str, str]] = {}
 journals: dict[str, list[bytes]] = {name: [] for name in cores}
@@ -43,7 +43,7 @@ def run() -> None:
                 if isinstance(event, Observation) and event.raw is not None:
                     journals[name].append(event.raw)
                 elif isinstance(event, KeyWanted):
-                    node = cores[event.uri.partition("/atom/")[0]]
+                    node = node_cores[event.uri.partition("/atom/")[0]]
                     path = "/" + event.uri.partition("://")[2].partition("/")[2]
                     core.receive_document(event.uri, encode_resource(node, path, "", "application/trig"), NOW)
                     is_busy = True
@@ -54,7 +54,7 @@ def run() -> None:
                     peers[name, item.link] = (item.destination, there)
                     peers[item.destination, there] = (name, item.link)
                     kind = LinkKind.OWNER if isinstance(core, Owner) else LinkKind.NODE
-                    cores[item.destination].receive_accepted(there, kind, NOW)
+                    node_cores[item.destination].receive_accepted(there, kind, NOW)
                     core.receive_opened(item.link, NOW)
                 elif isinstance(item, SendFrames):
                     target, link = peers[name, item.links[0]]
