@@ -5,6 +5,9 @@ expensive set-up.
 from __future__ import annotations
 
 import logging
+import os
+import shutil
+import tempfile
 from collections import defaultdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +24,19 @@ EXHAUSTIVE = [Path(__file__).parent / name for name in ("dashboard", "demo", "do
 
 SPARK = ("tests/audit/", "tests/properties/test_audit_")
 """Tests that use a Spark session in their own process."""
+
+
+SETTINGS_OF_TESTS = {"DOVETAIL_FAST", "DOVETAIL_SOAK_SEEDS", "DOVETAIL_SCREENSHOTS"}
+"""What whoever runs the tests may set; everything else of theirs stays outside."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """No test sees the contexts or settings of whoever runs it; the processes that it starts do not either."""
+    for name in [name for name in os.environ if name.startswith("DOVETAIL_") and name not in SETTINGS_OF_TESTS]:
+        del os.environ[name]
+    contexts = tempfile.mkdtemp(prefix="dovetail-tests-")
+    config.add_cleanup(lambda: shutil.rmtree(contexts, ignore_errors=True))
+    os.environ["DOVETAIL_CONFIG_DIR"] = contexts
 
 
 @pytest.fixture(autouse=True)
