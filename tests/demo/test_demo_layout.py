@@ -3,8 +3,11 @@ from collections import namedtuple
 
 import pytest
 
+from dovetail.audit import jars
+from dovetail.cli.demo_screen import open_screen
 from dovetail.demo.layout import MIN_FREE_BYTES, Layout
-from dovetail.model.errors import DovetailError, UsageError
+from dovetail.demo.run import run_demo
+from dovetail.model.errors import DovetailError, PipelineError, UsageError
 
 
 def test_only_what_an_earlier_demo_made_is_removed(tmp_path):
@@ -48,4 +51,12 @@ def test_a_disk_without_room_is_refused_before_anything_starts(tmp_path, monkeyp
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**9, 10**9, MIN_FREE_BYTES - 1))
     with pytest.raises(DovetailError, match="make room, or give another place with --out"):
         Layout(tmp_path / "out").prepare()
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_delta_lake_nothing_is_started(tmp_path, monkeypatch):
+    monkeypatch.setattr(jars, "directory", lambda environment=None: tmp_path)
+    missing = pytest.raises(PipelineError, match=r"delta-spark.* is missing; fetch it with `.* -m dovetail.audit.jars`")
+    with missing, open_screen() as screen:
+        run_demo(tmp_path / "out", 1, 1, screen, keep=False)
     assert not (tmp_path / "out").exists()

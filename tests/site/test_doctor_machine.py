@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from dovetail.audit import jars
 from dovetail.audit.java import Java, Rejected
 from dovetail.site.doctor import Status, check_machine
 from dovetail.site.doctor.machine import (
@@ -10,6 +11,7 @@ from dovetail.site.doctor.machine import (
     check_descriptors,
     check_java,
     check_python,
+    check_spark,
     check_sqlite,
     check_synchronised,
     judge_clock,
@@ -41,6 +43,15 @@ def test_every_check_of_this_machine_ends_in_a_finding():
 @pytest.mark.parametrize(("version", "status"), [((3, 10, 9), Status.FAIL), ((3, 11, 0), Status.OK)])
 def test_python(version, status):
     assert check_python(version).status is status
+
+
+def test_spark_without_delta_lake_fails_and_says_how_to_fetch_it():
+    lacking = jars.read_lock()
+    finding = check_spark(lacking)
+    assert finding.status is Status.FAIL
+    assert f"{lacking[0].name} is missing" in finding.detail
+    assert finding.advice.endswith(" -m dovetail.audit.jars")
+    assert check_spark([]).status is Status.OK
 
 
 @pytest.mark.parametrize(("version", "status"), [((3, 36, 9), Status.FAIL), ((3, 37, 0), Status.OK)])

@@ -225,17 +225,23 @@ def _object_store() -> dict[str, str]:
     return settings
 
 
+def require_spark() -> None:
+    """Raise PipelineError if a local session could not start for want of Java or Delta Lake."""
+    use_found_java()
+    jars_for(has_s3=False)
+
+
 def jars_for(*, has_s3: bool) -> list[Path]:
     """The archives for Spark, with those for object stores if needed; raises PipelineError if one is missing."""
     if lacking := jars.missing():
         raise PipelineError(
             f"Delta Lake is not installed: {jars.directory() / lacking[0].name} is missing; fetch it with "
-            f"`python -m dovetail.audit.jars`"
+            f"`{sys.executable} -m dovetail.audit.jars`"
         )
     if has_s3 and (lacking := jars.missing(jars.S3_LOCK)):
         raise PipelineError(
             f"Spark lacks a library for object stores: {jars.directory() / lacking[0].name} is missing; fetch it with "
-            f"`python -m dovetail.audit.jars --s3`"
+            f"`{sys.executable} -m dovetail.audit.jars --s3`"
         )
     return jars.paths(with_s3=has_s3)
 

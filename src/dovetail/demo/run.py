@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 
+from dovetail.audit.session import require_spark
 from dovetail.demo.audit import run_audit, seal_all, tamper, write_trust
 from dovetail.demo.comparison import Comparison, compare
 from dovetail.demo.evidence import Tables
@@ -28,6 +29,7 @@ class Outcome:
 
 def run_demo(out: Path, seed: int, scale: float, screen: Screen, *, keep: bool) -> Outcome:
     """Run everything. If it ends early, also by Ctrl-C, its processes and files are removed, unless `keep`."""
+    require_spark()
     layout = Layout(out.absolute())
     layout.prepare()
     try:

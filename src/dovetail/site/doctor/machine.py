@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 
 from dovetail import fast
+from dovetail.audit import jars
 from dovetail.audit.java import Java, Rejected, find_java
 from dovetail.site.doctor.finding import Finding, fail, ok, warn
 
@@ -39,7 +40,7 @@ def check_machine() -> Iterator[Finding]:
     java, rejected = find_java()
     is_needed = importlib.util.find_spec("pyspark") is not None
     yield check_java(java, rejected, java_home=os.environ.get("JAVA_HOME"), is_needed=is_needed)
-    yield check_spark()
+    yield check_spark(jars.missing())
     yield check_sqlite(sqlite3.sqlite_version_info)
     yield check_descriptors(*resource.getrlimit(resource.RLIMIT_NOFILE))
     yield check_clock()
@@ -80,8 +81,8 @@ def check_java(
     return ok("java", detail)
 
 
-def check_spark() -> Finding:
-    """Check that Spark and its Python dependencies are installed; imports none of them."""
+def check_spark(lacking: list[jars.Jar]) -> Finding:
+    """Check that Spark, its Python dependencies and Delta Lake's Java archives are installed; imports none of them."""
     versions = {}
     for name in ("pyspark", "pyarrow", "pandas"):
         if importlib.util.find_spec(name) is None:
@@ -92,6 +93,9 @@ def check_spark() -> Finding:
         return fail("spark", detail, "pyspark 4 is needed: make setup")
     if int(versions["pandas"].split(".")[0]) >= 3:
         return fail("spark", detail, "pandas 2 is needed: make setup")
+    if lacking:
+        path = jars.directory() / lacking[0].name
+        return fail("spark", f"{detail}, but {path} is missing", f"fetch it: {sys.executable} -m dovetail.audit.jars")
     return ok("spark", detail)
 
 
