@@ -1,4 +1,4 @@
-"""Run the benchmarks and write what they say, with the machine and the peers, to docs/benchmarks.md.
+"""Run the benchmarks; write what they say, with the machine and the peers, to docs/benchmarks.md, and costs to README.
 
     python -m benchmarks.all [--rounds N] [--seconds S] [--only PART,...] [--keep FILE] [--from FILE]
 
@@ -31,6 +31,9 @@ from dovetail import __version__
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "benchmarks.md"
+README = ROOT / "README.md"
+MARKS = ("<!-- make bench-all: -->\n", "<!-- end -->\n")
+"""What it writes to README stands between these."""
 IMAGES = ROOT / "docs" / "images"
 TIMEOUT_SECONDS = 900
 MAX_COLUMNS = 6
@@ -313,6 +316,27 @@ def write_page(results: Results) -> None:
     PAGE.write_text("\n".join(lines).rstrip() + "\n")
 
 
+SHAPES = {
+    "a1": "100 pairs, one message in flight each",
+    "a32": "20 pairs, 32 messages in flight each",
+    "b1": "one sender to 1,000 receivers",
+    "b4": "the same, four messages in flight",
+}
+
+
+def write_readme(results: Results) -> None:
+    """The costs of the broker and its peers, in the section of README for them."""
+    servers = {"Dovetail": "dovetail", "JetStream": "jetstream", "NATS": "nats", "mosquitto": "mosquitto"}
+    rows = [
+        [shape, *(results.value("pcp", f"{server} us", workload=name) for server in servers.values())]
+        for name, shape in SHAPES.items()
+    ]
+    before, begin, rest = README.read_text().partition(MARKS[0])
+    _, end, after = rest.partition(MARKS[1])
+    if begin and end:
+        README.write_text(before + begin + "\n".join(table(["", *servers], rows)) + "\n" + end + after)
+
+
 def picture(results: Results, name: str, servers: tuple[str, ...], *, relaxed: bool) -> list[str]:
     """Write a chart of costs to a file beside the page; returns the markup that shows it."""
     rows = [row for row in results.rows("pcp") if f"{servers[0]} us" in row]
@@ -358,6 +382,8 @@ def main() -> int:
             if arguments.keep is not None:
                 arguments.keep.write_text(json.dumps(data, indent=1))
     write_page(Results(data))
+    if arguments.only is None:
+        write_readme(Results(data))
     print(PAGE.relative_to(ROOT))
     return 0
 

@@ -33,6 +33,28 @@ def test_aims_are_judged_by_what_was_measured(page):
     assert "| `journal verify`, hops a second | >= 1,000,000 | 5 | **not reached** |" in text
 
 
+def test_readme_gets_the_costs_and_keeps_the_rest(tmp_path, monkeypatch):
+    readme = tmp_path / "README.md"
+    begin, end = bench.MARKS
+    readme.write_text(f"# Name\n{begin}old\n{end}more\n")
+    monkeypatch.setattr(bench, "README", readme)
+    rows = [{"workload": "a32", "dovetail us": 10.5, "jetstream us": 6.02}]
+    bench.write_readme(bench.Results({"machine": {}, "parts": {"pcp": {"rows": rows}}}))
+    text = readme.read_text()
+    assert text.startswith(f"# Name\n{begin}|  | Dovetail | JetStream | NATS | mosquitto |\n")
+    assert text.endswith(f"\n\n{end}more\n")
+    assert "| 20 pairs, 32 messages in flight each | 10.5 | 6.02 |  |  |" in text
+
+
+def test_the_costs_in_readme_are_those_of_the_page():
+    _, _, rest = bench.README.read_text().partition(bench.MARKS[0])
+    shown = [line.strip("| ").split(" | ") for line in rest.partition(bench.MARKS[1])[0].splitlines()[2:] if line]
+    measured = bench.PAGE.read_text()
+    assert [row[0] for row in shown] == list(bench.SHAPES.values())
+    for column, server in enumerate(("dovetail", "jetstream", "nats", "mosquitto"), 1):
+        assert f"| {server} us | {' | '.join(row[column] for row in shown)} |" in measured
+
+
 def test_what_failed_and_what_was_missing_is_said(page):
     text = page(
         pcp={"said": ["not installed, or too old, so not compared: mosquitto"]},
