@@ -35,15 +35,20 @@ def test_a_port_in_use_is_named_with_what_to_do():
         with pytest.raises(ResourceBusy) as caught:
             start("127.0.0.1", port)
     assert str(caught.value) == (
-        f"tcp port {port} of 127.0.0.1 is in use: stop the program that has it, or name another port"
+        f"tcp port {port} of 127.0.0.1 is in use: stop the program that uses it, or choose another port"
     )
 
 
 def test_an_address_of_another_machine_is_named():
-    with pytest.raises(ResourceBusy, match=r"tcp port 0 of 192\.0\.2\.1 is no address of this machine"):
+    with pytest.raises(ResourceBusy, match=r"tcp port 0 of 192\.0\.2\.1 is not an address of this machine"):
         start("192.0.2.1", 0)
 
 
 def test_other_errors_stay_what_they_are():
     with pytest.raises(FileNotFoundError), listening("tcp", "127.0.0.1", 1):
         raise FileNotFoundError(2, "no such file")
+
+
+def test_a_name_that_does_not_resolve_is_no_address_of_this_machine():
+    with pytest.raises(ResourceBusy, match="nowhere is not an address of this machine"), listening("tcp", "nowhere", 1):
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")

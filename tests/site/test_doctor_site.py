@@ -135,7 +135,7 @@ def test_a_port_in_use_fails_and_is_free_again_afterwards(kind):
 
 def test_an_address_of_another_machine_fails():
     finding = check_port("tcp", "192.0.2.1:0")
-    assert finding.detail == "192.0.2.1 is no address of this machine"
+    assert finding.detail == "is not an address of this machine"
 
 
 def test_every_address_of_a_configuration_is_found():

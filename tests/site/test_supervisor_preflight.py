@@ -91,7 +91,7 @@ def test_a_port_in_use(problems):
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         assert problems(SITE.replace("127.0.0.1:0", address)) == [
-            f"port udp:{address}: is in use: stop the program that has it, or name another port"
+            f"port udp:{address}: is in use: stop the program that uses it, or choose another port"
         ]
 
 

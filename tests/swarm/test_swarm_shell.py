@@ -145,7 +145,7 @@ def test_ipv6(tmp_path):
                 assert [message.payload for message in b.query(0, 1 << 47)] == [b"six"]
                 assert (a.status().refused, b.status().refused) == ({}, {})
         except ResourceBusy as error:
-            if "of ::1 is no address of this machine" in str(error):
+            if "of ::1 is not an address of this machine" in str(error):
                 await asyncio.to_thread(a.journal.close)
                 pytest.skip("no IPv6 here")
             raise

@@ -252,7 +252,7 @@ def test_a_missing_key_is_one_line_with_the_command_that_makes_it(site):
 
 def test_a_port_in_use_is_one_line(site):
     with socket.create_server(("127.0.0.1", site.broker)):
-        assert_refused(site, f"tcp:127.0.0.1:{site.broker}: is in use: stop the program that has it, or name another")
+        assert_refused(site, f"tcp:127.0.0.1:{site.broker}: is in use: stop the program that uses it")
 
 
 def take_port(taker: socket.socket, port: int) -> bool:
@@ -278,7 +278,7 @@ def test_a_port_taken_later_is_given_up_in_one_line_and_the_rest_runs_on(site):
             os.kill(broker, signal.SIGKILL)
             until(lambda: take_port(squatter, site.broker))
             line = up.await_line(" pcp/broker: given up: ")
-            assert f"tcp port {site.broker} of 127.0.0.1 is in use: stop the program that has it" in line.string
+            assert f"tcp port {site.broker} of 127.0.0.1 is in use: stop the program that uses it" in line.string
         assert health(site.metrics)[0] == 503
         assert "pcp/broker: given up: " in health(site.metrics)[1]
         site.run("swarm", "publish", "--dir", site.peer_directory, "still here")

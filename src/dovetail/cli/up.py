@@ -173,7 +173,7 @@ def _show(site: Site) -> None:
     from dovetail.dashboard.server import serve
     from dovetail.keys.files import make_private_directory
     from dovetail.lake.location import local_directory
-    from dovetail.model.errors import ConfigError, ResourceBusy, UsageError
+    from dovetail.model.errors import ConfigError, UsageError
     from dovetail.site.config import parse_listen
 
     config = site.config
@@ -190,16 +190,8 @@ def _show(site: Site) -> None:
         token = None if section.token_file is None else read_token(section.token_file)
     except ConfigError as error:
         raise UsageError(str(error)) from error
-    try:
-        serve(
-            sources,
-            Access.build(host, section.allow_hosts, token),
-            host,
-            port,
-            lambda text: _print_ready({"page": text}),
-        )
-    except ConfigError as error:
-        raise ResourceBusy(str(error)) from error
+    access = Access.build(host, section.allow_hosts, token)
+    serve(sources, access, host, port, lambda text: _print_ready({"page": text}))
 
 
 def _interrupt_on_sigterm() -> None:

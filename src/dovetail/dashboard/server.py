@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import signal
 import socket
 from collections.abc import Callable
@@ -13,14 +12,14 @@ import uvicorn
 from dovetail.dashboard.app import build_app
 from dovetail.dashboard.guard import Access
 from dovetail.dashboard.hub import Hub, Sources
-from dovetail.model.errors import ConfigError
+from dovetail.runtime.listening import listening
 
 MAX_CONNECTIONS = 128
 _STOP_SECONDS = 3
 
 
-def serve(sources: Sources, access: Access, host: str, port: int, tell: Callable[[str], None]) -> None:
-    """Serve until a signal arrives; `tell` gets the URL of the page."""
+def serve(sources: Sources, access: Access, host: str, port: int, on_ready: Callable[[str], None]) -> None:
+    """Serve until a signal arrives; `on_ready` gets the URL of the page."""
     with listen(host, port) as listener:
         hub = Hub(sources)
         config = uvicorn.Config(
@@ -45,24 +44,12 @@ def serve(sources: Sources, access: Access, host: str, port: int, tell: Callable
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, stop)
         with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
-            tell(f"dashboard on http://{shown}:{bound}/ (Ctrl-C ends it)")
+            on_ready(f"dashboard on http://{shown}:{bound}/ (Ctrl-C ends it)")
             runner.run(server.serve(sockets=[listener]))
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket; ConfigError says what prevents it and what to do."""
-    try:
+    """A listening socket; ResourceBusy says what prevents it and what to do."""
+    with listening("tcp", host, port):
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family)
-    except socket.gaierror:
-        raise ConfigError(f"--host {host!r} is not an address of this machine") from None
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise ConfigError(
-                f"port {port} on {host} is in use: stop what uses it, or choose another one with --port"
-            ) from None
-        if error.errno == errno.EADDRNOTAVAIL:
-            raise ConfigError(f"--host {host} is not an address of this machine") from None
-        if error.errno == errno.EACCES:
-            raise ConfigError(f"port {port} needs privileges: choose one above 1023 with --port") from None
-        raise

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import socket
 from collections.abc import Iterator
 
 from dovetail.model.errors import ResourceBusy
 
-_ADVICE = {
-    errno.EADDRINUSE: "is in use: stop the program that has it, or name another port",
-    errno.EACCES: "may not be taken: ports below 1024 need rights, name another port",
-    errno.EADDRNOTAVAIL: "is no address of this machine: name one of its own",
+BIND_ERRORS = {
+    errno.EADDRINUSE: ("is in use", "stop the program that uses it, or choose another port"),
+    errno.EACCES: ("is not permitted", "ports below 1024 need privileges, choose another port"),
+    errno.EADDRNOTAVAIL: ("is not an address of this machine", "choose one of its own"),
 }
+"""The usual reasons why an address cannot be bound, each with advice."""
 
 
 @contextlib.contextmanager
@@ -21,6 +23,7 @@ def listening(kind: str, host: str, port: int) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in _ADVICE:
-            raise ResourceBusy(f"{kind} port {port} of {host} {_ADVICE[error.errno]}") from error
-        raise
+        known = BIND_ERRORS.get(errno.EADDRNOTAVAIL if isinstance(error, socket.gaierror) else error.errno or 0)
+        if known is None:
+            raise
+        raise ResourceBusy(f"{kind} port {port} of {host} {known[0]}: {known[1]}") from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import shutil
 import socket
@@ -18,6 +17,7 @@ import msgspec
 from dovetail.lake.layout import MANIFESTS
 from dovetail.lake.location import local_directory, open_store
 from dovetail.model.errors import DovetailError, KeyFileError
+from dovetail.runtime.listening import BIND_ERRORS
 from dovetail.site.config import Config, Section, find_warnings, parse_listen
 from dovetail.site.config.fields import LISTEN_TCP, LISTEN_UDP
 from dovetail.site.config.schema import extra_of
@@ -194,15 +194,8 @@ def check_port(kind: str, address: str) -> Finding:
             if kind == "tcp":
                 trial.listen()
     except OSError as error:
-        match error.errno:
-            case errno.EADDRINUSE:
-                return fail(name, "is in use", "stop the program that has it, or name another port")
-            case errno.EACCES:
-                return fail(name, "may not be taken", "ports below 1024 need rights: name another port")
-            case errno.EADDRNOTAVAIL:
-                return fail(name, f"{host} is no address of this machine", "name one of its own, or 0.0.0.0")
-            case _:
-                return fail(name, error.strerror or str(error), "name an address that can be listened on")
+        problem, advice = BIND_ERRORS.get(error.errno or 0, (error.strerror or str(error), "choose another address"))
+        return fail(name, problem, advice)
     return ok(name, "is free")
 
 
