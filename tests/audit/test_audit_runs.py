@@ -247,7 +247,7 @@ def test_a_file_that_changes_while_it_is_read_stops_nobody(spark, tmp_path, monk
 def test_a_file_that_changes_again_and_again_is_named_with_its_server(spark, tmp_path, monkeypatch):
     lake = write_lake(tmp_path, {BROKER: quiet_pcp(4)})
     swap_after(monkeypatch, lake, 100)
-    with pytest.raises(PipelineError, match=rf"^fabric=pcp/.*\.parquet of {BROKER} changes again and again") as failed:
+    with pytest.raises(PipelineError, match=rf"^fabric=pcp/.*\.parquet of {BROKER} keeps changing") as failed:
         Audit(spark=spark, lake=lake, tables=tmp_path / "out", settings=SETTINGS).run()
     assert "\n" not in str(failed.value)
 

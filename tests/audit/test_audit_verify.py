@@ -59,7 +59,7 @@ def test_what_is_as_it_was(audited, capsys):
     sizes = [path.stat().st_size for server in HONEST for path in files_of(lake, server)]
     assert (found["files"], found["bytes"]) == (len(sizes), sum(sizes))
     assert main(["audit", "verify", str(lake), "--tables", str(out)]) == 0
-    assert "are as run 1 and those before it read them" in capsys.readouterr().out
+    assert "are unchanged since run 1 and earlier runs read them" in capsys.readouterr().out
 
 
 def flip(path) -> None:
@@ -69,9 +69,9 @@ def flip(path) -> None:
 
 
 HARMS = {
-    "bit": (flip, "it has other bytes than when it was read"),
-    "longer": (lambda path: path.write_bytes(path.read_bytes() + b"x"), "it has other bytes than when it was read"),
-    "empty": (lambda path: path.write_bytes(b""), "it has other bytes than when it was read"),
+    "bit": (flip, "its bytes have changed since it was read"),
+    "longer": (lambda path: path.write_bytes(path.read_bytes() + b"x"), "its bytes have changed since it was read"),
+    "empty": (lambda path: path.write_bytes(b""), "its bytes have changed since it was read"),
     "gone": (lambda path: path.unlink(), "it is gone"),
     "link": (lambda path: (path.rename(path.with_suffix(".x")), path.symlink_to(path.with_suffix(".x"))), "a link"),
     "pipe": (lambda path: (path.unlink(), os.mkfifo(path)), "is not a plain file"),
@@ -111,7 +111,7 @@ def test_a_manifest_that_changed_or_is_gone(audited, capsys):
     path.write_bytes(data + b"\n")
     _, found = verify(out, capsys)
     assert [(item["server"], item["problem"]) for item in found["problems"]] == [
-        (VICTIM, "the manifest no longer says what it said before")
+        (VICTIM, "the manifest has changed since it was first read")
     ]
     path.unlink()
     code, found = verify(out, capsys)

@@ -112,7 +112,7 @@ def test_what_waits_is_bounded(monkeypatch):
     for _ in range(MAX_WAITING + 2):
         sender.put(FINDING)
     assert said
-    assert set(said) == {f"webhook: {MAX_WAITING} alerts wait already, fork.shared_id is not posted"}
+    assert set(said) == {f"webhook: {MAX_WAITING} alerts are already waiting, fork.shared_id is not posted"}
 
 
 def test_what_cannot_be_asked_at_all_is_not_tried_again():

@@ -57,7 +57,7 @@ def test_a_java_without_the_module_will_not_do(tmp_path):
     [
         (lambda home: home.mkdir(), "has no bin/java"),
         (lambda home: make_java(home, "17", code=3), "fails on `java -version`"),
-        (lambda home: make_java(home, 'x"'), "does not tell its version"),
+        (lambda home: make_java(home, 'x"'), "does not report its version"),
         (lambda home: (make_java(home, "17") / "bin" / "java").chmod(0o644), "cannot be started"),
     ],
 )

@@ -38,7 +38,7 @@ def test_pages_of_a_small_world_agree(tmp_path):
 def test_tables_without_rows_say_that_there_is_nothing_to_judge(site, tmp_path):
     root = tables_of(tmp_path, {})
     page = ask(build(site, tables=root), "/audit").text
-    assert "There is no data" in page
+    assert "No data" in page
     assert tiles_of(page)["errors"] == tiles_of(page)["did not arrive"] == "0"
     assert "nothing was found" in page
     assert_pages_agree(root)

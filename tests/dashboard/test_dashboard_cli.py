@@ -21,7 +21,7 @@ def test_a_port_in_use_is_named(capsys, tmp_path):
         assert main(["dashboard", "--journals", str(tmp_path), "--port", str(port)]) == 1
     line = one_line(capsys)
     assert f"port {port} of 127.0.0.1 is in use" in line
-    assert "--port" in line
+    assert "choose another port" in line
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def test_private_keys_go_and_journals_stay(tmp_path):
 def test_a_disk_without_room_is_refused_before_anything_starts(tmp_path, monkeypatch):
     usage = namedtuple("Usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**9, 10**9, MIN_FREE_BYTES - 1))
-    with pytest.raises(DovetailError, match="make room, or give another place with --out"):
+    with pytest.raises(DovetailError, match="free some space, or choose another directory with --out"):
         Layout(tmp_path / "out").prepare()
     assert not (tmp_path / "out").exists()
 

@@ -207,7 +207,7 @@ def test_what_was_audited_is_still_checked(tmp_path):
     victim.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     os.utime(victim, ns=(times.st_atime_ns, times.st_mtime_ns))
     altered = altered_files(store, present_files(store), facts.files).changed
-    assert altered == [(facts.files[0], "it has other bytes than when it was read")]
+    assert altered == [(facts.files[0], "its bytes have changed since it was read")]
     verdicts = {found.server: found for found in judge_servers(facts.manifests, facts.files, altered=altered)}
     assert verdicts[facts.files[0].server].verdict == "broken"
     victim.write_bytes(data)

@@ -101,7 +101,7 @@ def test_a_million_findings_are_cut_to_the_worst_and_counted(tmp_path):
 
 def test_tables_without_rows(tmp_path):
     page = page_of(World(), tmp_path)
-    assert "There is no data" in page
+    assert "No data" in page
     assert "No check found anything." in page
 
 

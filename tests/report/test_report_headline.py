@@ -30,11 +30,11 @@ def test_where_all_is_well_it_says_so(tables: Tables) -> None:
 def test_what_is_under_way_is_not_called_arrived(tables: Tables) -> None:
     pending = [OutcomeCount(fabric="pcp", type=None, outcome="in_flight", deliveries=3)]
     numbers = msgspec.structs.replace(well(tables), outcomes=pending)
-    assert words(numbers) == "3 pending, nothing is wrong; 2 journals are proven"
+    assert words(numbers) == "3 pending, no problems; 2 journals are proven"
 
 
 def test_nothing_at_all_is_not_called_well(tables: Tables) -> None:
-    assert words(msgspec.structs.replace(well(tables), hops=0)) == "There is no data"
+    assert words(msgspec.structs.replace(well(tables), hops=0)) == "No data"
 
 
 def test_what_hurts_comes_first_and_one_is_singular(tables: Tables) -> None:

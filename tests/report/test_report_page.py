@@ -159,7 +159,7 @@ def test_embedded_json_cannot_end_its_element(text: str) -> None:
 
 def test_an_empty_audit_gives_a_page(empty_tables: Tables) -> None:
     words = Page(render(empty_tables)).words
-    assert "There is no data" in words
+    assert "No data" in words
     assert "No check found anything" in words
 
 

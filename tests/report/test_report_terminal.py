@@ -17,4 +17,4 @@ def test_the_summary_says_what_arrived_what_is_wrong_and_who_is_not_proven(numbe
 
 def test_the_summary_of_nothing(empty_tables: Tables) -> None:
     first, *_ = write_summary(take_numbers(empty_tables))
-    assert first == "0 messages, 0 hops, as of 2026-11-15 12:00:00.000 UTC: there is no data"
+    assert first == "0 messages, 0 hops, as of 2026-11-15 12:00:00.000 UTC: no data"

@@ -23,8 +23,8 @@ NOW = 1_800_000_000
     [
         ("ok", {}, "ok", True),
         ("ok", {"certificate": NOW + WARN_CERTIFICATE_S + 1, "authority": None}, "ok", True),
-        ("ok", {"certificate": NOW + 3600}, "ok, but certificate ends at 2027-01-15T09:00:00.000000Z", True),
-        ("ok", {"certificate": NOW - 3600}, "certificate is out of date since 2027-01-15T07:00:00.000000Z", False),
+        ("ok", {"certificate": NOW + 3600}, "ok, but certificate expires at 2027-01-15T09:00:00.000000Z", True),
+        ("ok", {"certificate": NOW - 3600}, "certificate expired at 2027-01-15T07:00:00.000000Z", False),
         ("waiting for the disk", {"certificate": NOW - 3600}, "waiting for the disk", False),
     ],
 )

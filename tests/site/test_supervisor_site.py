@@ -198,7 +198,7 @@ def test_misuse(load, text, roles, problem):
             '[[swarm]]\nname = "a"\n[[swarm]]\nname = "a"\n',
             "two tables are swarm/a/peer: give one of them another peer",
         ),
-        ('[[pcp]]\njournal = "j"\n[[pcp]]\nname = "b"\njournal = "j"\n', "pcp/broker and pcp/b have one journal"),
+        ('[[pcp]]\njournal = "j"\n[[pcp]]\nname = "b"\njournal = "j"\n', "pcp/broker and pcp/b share one journal"),
     ],
 )
 def test_servers_of_one_machine_are_kept_apart(load, text, problem):

@@ -101,7 +101,7 @@ def test_a_target_that_is_full_is_asked_again_until_it_takes_all(journal, status
     assert len(receiver.spans) == 5
     said = [record.getMessage() for record in caplog.records if record.name == "dovetail.otel"]
     url = f"{receiver.url}/v1/traces"
-    assert said == [f"{url} answered {status}: waiting, and trying again", f"{url} takes spans again"]
+    assert said == [f"{url} answered {status}: waiting and retrying", f"{url} accepts spans again"]
 
 
 def test_a_redirect_is_not_followed(journal):
@@ -116,7 +116,7 @@ def test_what_the_target_refuses_for_good_is_left_out_and_said(journal, caplog):
         running = exporter(journal, receiver.url)
         running.run(once=True)
     assert (running.exported, running.refused) == (0, 3)
-    assert "3 spans are left out" in caplog.text
+    assert "3 spans are dropped" in caplog.text
 
 
 def test_spans_that_the_target_did_not_take_are_counted(journal):

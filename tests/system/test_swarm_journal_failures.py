@@ -262,9 +262,9 @@ def test_on_a_full_disk_the_peer_acknowledges_and_relays_nothing_and_then_goes_o
             assert peer.status()["messages"] == len(played.sent)
         lines = served.stop().splitlines()
         assert [line for line in lines if " dovetail.journal " not in line] == []
-        warning, comfort = [line for line in lines if "waiting" in line or "written again" in line]
-        assert "waiting, and trying again: no room left" in warning
-        assert "written again" in comfort
+        warning, comfort = [line for line in lines if "waiting" in line or "writing again" in line]
+        assert "waiting and retrying: no room left" in warning
+        assert "writing again" in comfort
 
 
 def _eventually(is_true, seconds: float = 15) -> None:

@@ -200,7 +200,7 @@ class WonClient(Receiving):
         await check_node(host + path, self._home.file.authority, self._timeout_s, self._wait_s)
         data = await self._home.read_signed(uri)
         if data is None:
-            raise DovetailError(f"{uri} is not there, or not for this atom")
+            raise DovetailError(f"{uri} does not exist, or this atom may not read it")
         return data
 
     def conversation(self, with_: str | None = None) -> list[Message]:

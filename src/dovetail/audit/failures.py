@@ -38,7 +38,7 @@ def retried(work: Callable[[], Result], lake: Store) -> Result:
             if path is None:
                 raise
             if attempt == ATTEMPTS:
-                text = f"{path} of {_owner(lake, path)} changes again and again while it is read"
+                text = f"{path} of {_owner(lake, path)} keeps changing while it is read"
                 raise PipelineError(text) from None
     raise AssertionError
 

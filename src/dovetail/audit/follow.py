@@ -25,7 +25,7 @@ _LOOK_S = 0.2
 
 
 class Stopped(Exception):
-    """Raised between two steps after the follower was told to stop."""
+    """Raised between two steps after a stop was requested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Follower:
     _problem: BaseException | None = None
 
     def run(self) -> None:
-        """Follow until told to stop; raises PipelineError if the audit cannot continue."""
+        """Follow until a stop is requested; raises PipelineError if the audit cannot continue."""
         self.audit.progress = _StoppingProgress(self.audit.progress, self.stop)
         self.audit.settling_s = SETTLING_S
         worker = threading.Thread(target=self._work, name="follow", daemon=True)

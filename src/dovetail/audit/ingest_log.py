@@ -167,7 +167,7 @@ def changed_manifests(
             changed.append((fact, "is gone"))
         else:
             if fact.sha256 and digest != fact.sha256:
-                changed.append((fact, "no longer says what it said before"))
+                changed.append((fact, "has changed since it was first read"))
             elif tag and fact.sha256:
                 retagged.append(msgspec.structs.replace(fact, tag=tag))
     return Again(changed, retagged)
@@ -179,7 +179,7 @@ def present_files(lake: Store) -> dict[str, Entry]:
 
 
 def altered_files(lake: Store, present: Mapping[str, Entry], files: Iterable[FileFact]) -> Again[FileFact]:
-    """Files with other bytes than when they were read. Only those with another tag are read."""
+    """Files whose bytes have changed since they were read. Only those whose tag has changed are read."""
     latest = {fact.path: fact for fact in files if fact.part is not None and fact.sha256}
     altered, retagged = [], []
     for path, fact in latest.items():
@@ -190,7 +190,7 @@ def altered_files(lake: Store, present: Mapping[str, Entry], files: Iterable[Fil
             except (OSError, JournalDamaged):
                 is_same = False
             if not is_same:
-                altered.append((fact, "it has other bytes than when it was read"))
+                altered.append((fact, "its bytes have changed since it was read"))
             elif entry.tag:
                 retagged.append(msgspec.structs.replace(fact, tag=entry.tag))
     return Again(altered, retagged)

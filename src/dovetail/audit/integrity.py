@@ -6,7 +6,7 @@ treated as if it had been there from the start.
 
 A valid checkpoint proves every hop before it, whatever else is wrong with a manifest. A server is `proven` only if
 every leaf it announces folds to a signed root; nothing else is accepted instead. Without pinned keys a server's first
-manifest vouches for its key, and no later one may bring another: then a proof shows that the lake is consistent, not
+manifest vouches for its key, and no later one may bring another. Such a proof shows that the lake is consistent, not
 who wrote it.
 """
 
@@ -153,15 +153,15 @@ def judge_servers(
         owner = by_name.get(fact.manifest.server, stray)
         if fact.manifest.is_compaction:
             owner.add(
-                "integrity.false_replacement", "it is not what it claims to replace; it was set aside", file=fact.path
+                "integrity.false_replacement", "it does not have the hops that it claims to replace; it is ignored", file=fact.path
             )
             continue
         hops = f"hops {fact.manifest.first_seq} to {fact.manifest.end - 1}"
-        owner.add("integrity.forged_manifest", f"{hops}: it was set aside", file=fact.path)
+        owner.add("integrity.forged_manifest", f"{hops}: it is ignored", file=fact.path)
         # it may be a damaged one: nothing is proven about hops that no other announces
         owner.announced_hops = max(owner.announced_hops, fact.manifest.end)
     for path in unannounced:
-        stray.add("integrity.unannounced_file", "no manifest announces this file; it was set aside", file=path)
+        stray.add("integrity.unannounced_file", "no manifest announces this file; it is ignored", file=path)
     for file in files:
         part = file.part
         if now_us is not None and part is not None and part.last_at_us > now_us + MAX_AHEAD_US:
@@ -376,7 +376,7 @@ def _judge_file(
     part = fact.part
     verdict.hops += part.rows
     if is_gone:
-        verdict.add("integrity.missing_file", "it was there before and is gone", file=file.path, seq=file.first_seq)
+        verdict.add("integrity.missing_file", "it was read by an earlier run and is now missing", file=file.path, seq=file.first_seq)
     if part.servers != [manifest.server]:
         others = ", ".join(name for name in part.servers if name != manifest.server)
         verdict.add("integrity.foreign_rows", f"has rows of {others}", file=file.path, seq=part.first_seq)
@@ -384,7 +384,7 @@ def _judge_file(
         rows = "row is" if part.invalid == 1 else "rows are"
         verdict.add(
             "integrity.altered_row",
-            f"{part.invalid} {rows} not as sealed; hop {part.first_invalid} is the first",
+            f"{part.invalid} {rows} differ from what was sealed, first at hop {part.first_invalid}",
             file=file.path,
             seq=part.first_invalid,
         )
@@ -395,11 +395,11 @@ def _judge_file(
         verdict.add("integrity.time_backwards", f"{part.backwards} times", file=file.path, seq=part.first_backwards)
     if last_at_us is not None and part.first_at_us < last_at_us:
         verdict.backwards += 1
-        verdict.add("integrity.time_backwards", "from the file before it", file=file.path, seq=part.first_seq)
+        verdict.add("integrity.time_backwards", "at the start of this file", file=file.path, seq=part.first_seq)
     if fact.kept_error is not None:
         verdict.add(
             "integrity.kept_lost",
-            f"what was kept of bytes that were removed: {fact.kept_error}",
+            f"the fields retained of removed bytes: {fact.kept_error}",
             file=file.path,
             seq=file.first_seq,
         )
@@ -414,7 +414,7 @@ def _judge_file(
     if is_proven and not fact.is_whole:
         verdict.add(
             "integrity.file_rewritten",
-            "other bytes than announced, but the very same hops",
+            "its bytes differ from the manifest, but its hops are the same",
             file=file.path,
             seq=file.first_seq,
         )

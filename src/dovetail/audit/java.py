@@ -113,7 +113,7 @@ def probe_java(home: Path, source: str) -> Java | Rejected:
         text = _start(executable, "--add-modules", VECTOR_MODULE)
         if text is None:
             text = _start(executable)
-            why = f"lacks the module {VECTOR_MODULE} that Spark asks for"
+            why = f"lacks the module {VECTOR_MODULE} that Spark requires"
         else:
             why = ""
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -122,7 +122,7 @@ def probe_java(home: Path, source: str) -> Java | Rejected:
         return Rejected(home=home, source=source, why="fails on `java -version`")
     match = _VERSION.search(text)
     if match is None:
-        return Rejected(home=home, source=source, why="does not tell its version")
+        return Rejected(home=home, source=source, why="does not report its version")
     version = int(match["major"])
     version_text = (match["old"] or "") + match["major"] + match["rest"]
     if version < MIN_VERSION:

@@ -76,18 +76,18 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
             lines.append(f"  {item.severity:<8} {item.check:<28} {item.findings:>7,}  {item.sentence}")
             lines += [f"           {example}" for example in item.examples]
         if not self.found:
-            lines.append("nothing is wrong")
+            lines.append("no findings")
         return "\n".join(lines) + "\n"
 
     def _certainty(self) -> str:
         proven = [state for state in self.servers if state.verdict == "proven"]
         pinned = sum(state.key_source == "pinned" for state in self.servers)
         if pinned == 0:
-            keys = "keys as the lake states them (--trust pins them)"
+            keys = "keys are those stated in the lake (pin them with --trust)"
         elif pinned == len(self.servers):
             keys = "keys pinned"
         else:
-            keys = f"keys of {pinned} pinned (--trust names none of the others)"
+            keys = f"keys of {pinned} pinned (--trust has no key of the others)"
         broken = [state.server for state in self.servers if state.verdict != "proven"]
         text = f"{len(proven)} of {len(self.servers)} servers proven to their signed checkpoints, {keys}"
         return text + (f"; not proven: {', '.join(broken)}" if broken else "")

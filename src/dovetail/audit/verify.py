@@ -52,8 +52,8 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
         lines = [f"{each.server}: {each.file}: {each.problem}" for each in self.problems]
         read = f"{self.manifests:,} manifests and {self.files:,} files ({self.bytes:,} bytes) of {self.lake}"
         if not lines:
-            return [f"{read} are as run {self.run} and those before it read them"]
-        return [*lines, f"{len(lines):,} of {read} are not as they were when they were audited"]
+            return [f"{read} are unchanged since run {self.run} and earlier runs read them"]
+        return [*lines, f"{len(lines):,} of {read} have changed since they were audited"]
 
 
 def verify_lake(tables: Tables, lake: Store, progress: Progress = max) -> Verified:
@@ -94,11 +94,11 @@ def verify_lake(tables: Tables, lake: Store, progress: Progress = max) -> Verifi
 
 
 def _check_file(lake: Store, fact: FileFact) -> tuple[int, Problem | None]:
-    return _check_bytes(lake, fact.server, fact.path, fact.sha256, "it has other bytes than when it was read")
+    return _check_bytes(lake, fact.server, fact.path, fact.sha256, "its bytes have changed since it was read")
 
 
 def _check_retained(lake: Store, server: str, file: RetainedFile) -> tuple[int, Problem | None]:
-    return _check_bytes(lake, server, file.path, file.sha256, "it has other bytes than its manifest announces")
+    return _check_bytes(lake, server, file.path, file.sha256, "its bytes differ from those that its manifest announces")
 
 
 def _check_bytes(lake: Store, server: str, path: str, sha256: str, otherwise: str) -> tuple[int, Problem | None]:

@@ -69,7 +69,7 @@ def post(url: str, finding: Row, timeout_s: float = _TIMEOUT_S) -> None:
 
 @dataclass(slots=True)
 class Webhook:
-    """Posts findings one at a time; `say` reports what could not be posted."""
+    """Posts findings one at a time; `say` gets a line for each that could not be posted."""
 
     url: str
     say: Callable[[str], None]
@@ -87,7 +87,7 @@ class Webhook:
         try:
             self._waiting.put_nowait(finding)
         except queue.Full:
-            self.say(f"webhook: {MAX_WAITING} alerts wait already, {finding['check']} is not posted")
+            self.say(f"webhook: {MAX_WAITING} alerts are already waiting, {finding['check']} is not posted")
 
     def close(self, wait_s: float = _TIMEOUT_S) -> None:
         """Post what is queued, with one more attempt each, for at most this long."""

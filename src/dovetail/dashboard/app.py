@@ -178,7 +178,7 @@ class Dashboard:
         if "authorization" not in request.headers:
             return HTMLResponse(pages.login_page())
         if not self._access.admits(request.headers):
-            return PlainTextResponse("this is not the token\n", 401)
+            return PlainTextResponse("wrong token\n", 401)
         answer = Response(status_code=204)
         answer.set_cookie(
             COOKIE, self._access.cookie(), max_age=COOKIE_AGE_S, httponly=True, samesite="strict", path="/"

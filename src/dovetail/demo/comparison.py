@@ -93,7 +93,7 @@ def compare(ledger: Ledger, tables: Tables) -> Comparison:
     found = [row for row in tables.rows("findings") if row["severity"] in _ALARMS]
     alarms = [_describe(row) for row in found if not any(_explains(fault, row, tables) for fault in ledger.faults)]
     missing, asked = _missing(ledger, tables)
-    alarms += [f"{fabric} {name}: sent in good order, and not said to have arrived" for fabric, name in missing]
+    alarms += [f"{fabric} {name}: sent correctly, but not reported as arrived" for fabric, name in missing]
     return Comparison(lines=lines, false_alarms=alarms, sent=asked, arrived=asked - len(missing))
 
 

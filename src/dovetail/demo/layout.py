@@ -84,17 +84,17 @@ class Layout:
         """Prepare an empty directory for this run; removes only what an earlier demo left."""
         if self.out.exists():
             if not self.out.is_dir():
-                raise UsageError(f"{self.out} is not a directory; give another one with --out")
+                raise UsageError(f"{self.out} is not a directory; choose another one with --out")
             if any(self.out.iterdir()) and not (self.out / MARKER).exists():
-                raise UsageError(f"{self.out} is not empty and not from an earlier demo; give another with --out")
+                raise UsageError(f"{self.out} is not empty and not from an earlier demo; choose another with --out")
             self.clear()
         self.out.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(self.out).free
         if free < MIN_FREE_BYTES:
             self.clear()
             raise DovetailError(
-                f"{self.out} has {free / MIB:.0f} MiB of room and a demo wants {MIN_FREE_BYTES / MIB:.0f}: "
-                "make room, or give another place with --out"
+                f"{self.out} has {free / MIB:.0f} MiB free, but a demo needs {MIN_FREE_BYTES / MIB:.0f}: "
+                "free some space, or choose another directory with --out"
             )
         (self.out / MARKER).touch()
         for path in (self.journals, self.logs, self.trust.parent):

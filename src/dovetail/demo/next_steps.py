@@ -62,7 +62,7 @@ def suggest(layout: Layout, ledger: Ledger, tables: Tables) -> list[NextStep]:
         NextStep(("receipt", "verify", receipt, *trust), "check it, offline"),
         NextStep(("receipt", "fork", *both, *evidence, *trust, "-o", fork), "prove that the owner forked"),
         NextStep(
-            ("journal", "verify", str(layout.journals)), "the journals are whole; only the lake was tampered with"
+            ("journal", "verify", str(layout.journals)), "the journals are intact; only the lake was tampered with"
         ),
         NextStep(
             ("dashboard", *(word for pair in zip(places, folders, strict=True) for word in pair)),

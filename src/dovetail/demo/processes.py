@@ -100,4 +100,4 @@ class ServerProcess:
             lines = self._log.read_text(errors="replace").strip().splitlines()
             if lines:
                 return lines[-1]
-        return "it said nothing"
+        return "it printed nothing"

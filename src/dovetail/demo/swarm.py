@@ -108,7 +108,7 @@ class Swarm:
                 while not is_true():  # noqa: ASYNC110 - peers do not signal when they are equal
                     await asyncio.sleep(0.1)
         except TimeoutError:
-            raise DovetailError(f"the swarm did not get there within {seconds:.0f} s") from None
+            raise DovetailError(f"the swarm did not reach this state within {seconds:.0f} s") from None
 
     def _directory(self, number: int) -> Path:
         return self._layout.site / "peers" / f"{number + 1:02}"

@@ -120,7 +120,7 @@ class WonFaults:
                             return made[-1].message
                     await asyncio.sleep(0.1)
         except TimeoutError:
-            raise DovetailError(f"{message.uri} did not get to {node.uri} within {_WAIT_S:.0f} s") from None
+            raise DovetailError(f"{message.uri} did not reach {node.uri} within {_WAIT_S:.0f} s") from None
 
     def _note(self, kind: Kind, what: str, node: NodeProcess, *messages: Message | Address) -> None:
         addresses = [each.address if isinstance(each, Message) else each for each in messages]

@@ -278,7 +278,7 @@ class Journal:
             self._writer.checkpoint()
             self._writer.sync()
         except DovetailError as error:
-            log.warning("journal %s: not everything was written at closing: %s", self.path, error)
+            log.warning("journal %s: closed before everything was written: %s", self.path, error)
 
     def __enter__(self) -> Self:
         return self
@@ -398,7 +398,7 @@ class Journal:
                 # one of them is invalid: the others must not fail with it
                 return [item for single in items for item in self._commit([single])]
         if self._stalled is not None and error is None:
-            log.warning("journal %s: written again", self.path)
+            log.warning("journal %s: writing again", self.path)
             self._stalled = None
         if error is not None and self.failure is not None:
             items = [*items, *self._take_rest()]  # report everything that is lost at once
@@ -413,7 +413,7 @@ class Journal:
         _finish([item for item in items if isinstance(item[1], _Waiter)], 0, error)
         kept = [item for item in items if not isinstance(item[1], _Waiter)]
         if kept and self._stalled is None:
-            log.warning("journal %s: waiting, and trying again: %s", self.path, error)
+            log.warning("journal %s: waiting and retrying: %s", self.path, error)
             self._stalled = error
         return kept
 
@@ -429,7 +429,7 @@ class Journal:
             work(self._writer)
         except JournalError as error:
             if self.failure is None:
-                log.warning("journal %s: behind with its index or its checkpoints: %s", self.path, error)
+                log.warning("journal %s: its index or its checkpoints are behind: %s", self.path, error)
 
     def _sync(self) -> None:
         try:

@@ -129,25 +129,25 @@ class Exporter:
         return True
 
     def _post(self, body: bytes, count: int) -> float | None:
-        """Post once; returns the delay that the target asks for before a retry, None if the batch is done."""
+        """Post once; returns the delay before a retry that the target asks for, None if the batch is done."""
         try:
             lost, why = rejected_spans(self._target.post(body))
         except NotTaken as error:
             if error.is_refused:
                 self.refused += count
-                log.error("%s: %d spans are left out", error, count)
+                log.error("%s: %d spans are dropped", error, count)
                 return None
             if not self._is_patient:
                 raise
             if not self._is_away:
-                log.warning("%s: waiting, and trying again", error)
+                log.warning("%s: waiting and retrying", error)
             self._is_away = True
             return error.after_s or 0.0
         if self._is_away:
-            log.info("%s takes spans again", self._target.url)
+            log.info("%s accepts spans again", self._target.url)
         self._is_away = False
         if lost:
-            log.warning("%s did not take %d of %d spans: %s", self._target.url, lost, count, why[:200])
+            log.warning("%s rejected %d of %d spans: %s", self._target.url, lost, count, why[:200])
         self.refused += lost
         self.exported += count - lost
         return None

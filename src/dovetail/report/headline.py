@@ -41,9 +41,9 @@ def write_headline(numbers: Counts) -> list[Part]:
     if parts:
         return parts
     if not numbers.hops:
-        return [Part("There is no data", "unsure", section="traffic")]
+        return [Part("No data", "unsure", section="traffic")]
     proven = _count(len(numbers.servers), "journal is", "journals are")
-    everything = "Everything arrived" if not numbers.pending else f"{numbers.pending:,} pending, nothing is wrong"
+    everything = "Everything arrived" if not numbers.pending else f"{numbers.pending:,} pending, no problems"
     return [Part(everything, "good", section="arrival"), Part(f"{proven} proven", "good", section="integrity")]
 
 

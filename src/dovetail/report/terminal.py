@@ -40,6 +40,6 @@ def _headline(numbers: Numbers) -> str:
     counts = [(numbers.found(severity), severity) for severity in ("error", "warning")]
     verdict = ", ".join(f"{count:,} {severity}{'' if count == 1 else 's'}" for count, severity in counts)
     if not any(count for count, _ in counts):
-        verdict = "nothing is wrong" if numbers.hops else "there is no data"
+        verdict = "no errors or warnings" if numbers.hops else "no data"
     as_of = f", as of {write_time(numbers.as_of_us)} UTC" if numbers.as_of_us is not None else ""
     return f"{sum(numbers.messages.values()):,} messages, {numbers.hops:,} hops{as_of}: {verdict}"

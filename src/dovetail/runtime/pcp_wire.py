@@ -18,7 +18,7 @@ from dovetail.runtime.loop import LoopClock
 from dovetail.runtime.websocket import Link, LinkHandler, dial
 
 _CLOSES = {
-    CLOSE_NO_CERTIFICATE: "does not take a certificate without exactly one common name",
+    CLOSE_NO_CERTIFICATE: "accepts only certificates with exactly one common name",
     CLOSE_REVOKED: "has closed the connection: the certificate is revoked",
     CLOSE_SUPERSEDED: "has closed the connection: another client associated with the same URI",
 }

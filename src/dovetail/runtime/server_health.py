@@ -33,10 +33,10 @@ def judge_certificates(health: str, expiries: Mapping[str, float | None], now_s:
         return health
     now = time.time() if now_s is None else now_s
     ends = sorted((end, name) for name, end in expiries.items() if end is not None)
-    over = [f"{name} is out of date since {_when(end)}" for end, name in ends if end <= now]
+    over = [f"{name} expired at {_when(end)}" for end, name in ends if end <= now]
     if over:
         return "; ".join(over)
-    soon = [f"{name} ends at {_when(end)}" for end, name in ends if end <= now + WARN_CERTIFICATE_S]
+    soon = [f"{name} expires at {_when(end)}" for end, name in ends if end <= now + WARN_CERTIFICATE_S]
     return add_remarks(OK, soon)
 
 

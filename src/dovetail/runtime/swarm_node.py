@@ -265,7 +265,7 @@ class SwarmNode:
     def _hear(self, events: list[Event]) -> None:
         for event in events:
             if type(event) is IdentityConflict:
-                log.warning("another peer, at %s, uses the key of this one; each needs its own", event.endpoint)
+                log.warning("another peer, at %s, uses this peer's key; each peer needs its own", event.endpoint)
         if not self._linked.is_set() and any(isinstance(event, PeerLinked) and event.is_forward for event in events):
             self._linked.set()
         if not self._subscriptions:

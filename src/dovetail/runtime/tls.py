@@ -172,7 +172,7 @@ def first_expiry(path: str | None) -> float | None:
 
 
 def guess_refusal(certificate: str, authority: str | None) -> str:
-    """What a server that closed the connection may have against our certificate: servers tend not to say."""
+    """Why a server that closed the connection may have rejected our certificate: servers rarely say."""
     try:
         chain = x509.load_pem_x509_certificates(Path(certificate).read_bytes())
         issuers = [] if authority is None else x509.load_pem_x509_certificates(Path(authority).read_bytes())

@@ -108,7 +108,7 @@ class WonLinks(LinkHandler[LinkId]):
         self.driver.wake()
 
     def stop_reading(self) -> None:
-        """Read no more; otherwise whoever keeps sending would keep a node busy that is to stop."""
+        """Stop reading; otherwise a peer that keeps sending would keep a stopping node busy."""
         self._is_stopping = True
         self.set_reading(False)
 
@@ -196,7 +196,7 @@ class WonLinks(LinkHandler[LinkId]):
             if isinstance(event, KeyWanted):
                 self.ask(event.uri)
             elif isinstance(event, HopUnreadable):
-                log.warning("hop %d of the journal is left out: %s", event.seq, event.detail)
+                log.warning("hop %d of the journal is skipped: %s", event.seq, event.detail)
             if self._observer is not None:
                 self._observer(event)
 

@@ -150,7 +150,7 @@ class NodeServer:
         late = sorted((queue for queue in waiting if queue.oldest_ms > LATE_MS), key=lambda queue: -queue.oldest_ms)
         remarks = [f"{queue.node} has not been reached for {queue.oldest_ms // 1000} s" for queue in late[:MAX_NAMED]]
         if len(late) > MAX_NAMED:
-            remarks.append(f"{len(late) - MAX_NAMED} more nodes neither")
+            remarks.append(f"{len(late) - MAX_NAMED} more nodes have not been reached")
         return add_remarks(health, remarks)
 
     async def stop(self) -> None:

@@ -276,7 +276,7 @@ def _check_apart(site: Site) -> None:
         names.add(table.label)
         journal = site.journal_of(table)
         if journal in journals:
-            raise ConfigError(f"{journals[journal]} and {table.label} have one journal, {journal}: name two")
+            raise ConfigError(f"{journals[journal]} and {table.label} share one journal, {journal}: use two")
         journals[journal] = table.label
 
 
