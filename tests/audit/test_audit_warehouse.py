@@ -75,6 +75,15 @@ def test_all_rows_of_known_keys_are_replaced_in_one_commit(warehouse):
     assert told(warehouse) == [(None, "peer", 5)], "nothing takes their place"
 
 
+def test_tables_whose_columns_another_version_described_in_other_words_are_written(warehouse):
+    table = warehouse._opened["coverage"]
+    table.alter.set_column_metadata("holders", {"comment": "older words"})
+    table.update_incremental()
+    warehouse.append_arrow("coverage", rows((OTHER, "-", 1)))
+    warehouse.replace("coverage", rows((ONE, "a", 3)), keys(ONE))
+    assert told(warehouse) == [(None, "peer", 2), (ONE, "a", 3), (TWO, "-", 1), (OTHER, "-", 1)]
+
+
 def test_rows_whose_keys_nothing_has_are_added(warehouse):
     before = set(warehouse._opened["coverage"].file_uris())
     warehouse.replace("coverage", rows((OTHER, "-", 1)), keys())

@@ -306,6 +306,8 @@ class Warehouse:
     def _commit(self, name: str, rows: pa.Table, mode: Any) -> None:
         self.guard()
         delta = self._opened[name]
+        stored = pa.schema(delta.schema().to_arrow())  # another version may have described the columns differently
+        rows = rows.cast(stored)
         write_deltalake(delta, rows, mode=mode, writer_properties=_PROPERTIES, commit_properties=claim(delta))
         delta.update_incremental()
 
