@@ -12,9 +12,7 @@ from dovetail.audit.tables import Tables
 
 def recipes(tables: Tables) -> str:
     """All engines in turn."""
-    head = (
-        f"run {tables.run.number} of {tables.root}: the code below reads exactly its tables, also after later runs\n"
-    )
+    head = f"run {tables.run.number} of {tables.root}: the code below reads exactly its tables, also after later runs\n"
     parts = [head, "# DuckDB (over Arrow, no extension)", duckdb(tables), "# Polars", polars(tables)]
     parts += ["-- Spark SQL (with Delta Lake)", spark(tables), "-- Trino (Delta Lake connector)", trino(tables)]
     return "\n".join(parts) + "\n"

@@ -153,7 +153,9 @@ def judge_servers(
         owner = by_name.get(fact.manifest.server, stray)
         if fact.manifest.is_compaction:
             owner.add(
-                "integrity.false_replacement", "it does not have the hops that it claims to replace; it is ignored", file=fact.path
+                "integrity.false_replacement",
+                "it does not have the hops that it claims to replace; it is ignored",
+                file=fact.path,
             )
             continue
         hops = f"hops {fact.manifest.first_seq} to {fact.manifest.end - 1}"
@@ -376,7 +378,12 @@ def _judge_file(
     part = fact.part
     verdict.hops += part.rows
     if is_gone:
-        verdict.add("integrity.missing_file", "it was read by an earlier run and is now missing", file=file.path, seq=file.first_seq)
+        verdict.add(
+            "integrity.missing_file",
+            "it was read by an earlier run and is now missing",
+            file=file.path,
+            seq=file.first_seq,
+        )
     if part.servers != [manifest.server]:
         others = ", ".join(name for name in part.servers if name != manifest.server)
         verdict.add("integrity.foreign_rows", f"has rows of {others}", file=file.path, seq=part.first_seq)

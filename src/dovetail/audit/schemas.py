@@ -1,7 +1,7 @@
 """Every table's schema, in one place, with the meaning of each column; `docs/reference/tables.md` is generated from it.
 
 Times are UTC timestamps with microseconds, addresses are binary. Columns are only ever added, at the end. The schemas
-are Arrow's, so that readers need no Spark; `Table.schema` is the same for Spark.
+are Arrow's, so readers need no Spark; `Table.schema` is the same for Spark.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dovetail.model.outcome import Outcome
 LAKE = Table(
     "lake",
     "silver",
-    "A file of the lake, with the columns that stand in its path.",
+    "A file of the lake, with the columns given by its path.",
     ("server", "seq"),
     pa.schema([*(pa.field(f.name, f.type) for f in LAKE_SCHEMA), ("fabric", STRING), ("date", STRING)]),
 )
@@ -60,7 +60,7 @@ HOPS = Table(
 MESSAGES = Table(
     "messages",
     "silver",
-    "One row per address whose bytes were found: its fields, and whether they can be believed. Each is verified once.",
+    "One row per address whose bytes were found: its fields, and whether they can be trusted. Each is verified once.",
     ("fabric", "message"),
     pa.schema(
         [
@@ -71,9 +71,9 @@ MESSAGES = Table(
             ),
             column("id", STRING, "its own name: UUID (pcp), URI (won), hex of the 8 bytes (swarm)"),
             column("type", STRING, "message type"),
-            column("sender", STRING, "who wrote it, where the message says so"),
-            column("recipients", STRINGS, "whom it is meant for, as written, patterns included"),
-            column("created", TIMESTAMP, "when it was made, by its author's clock"),
+            column("sender", STRING, "author, if the message names one"),
+            column("recipients", STRINGS, "recipients as written, patterns included"),
+            column("created", TIMESTAMP, "when it was created, by its author's clock"),
             column("expires", TIMESTAMP, "end of its lifetime"),
             column("size", LONG, "bytes"),
             column("version", STRING, "protocol version"),
@@ -83,8 +83,8 @@ MESSAGES = Table(
             column("recipient_socket", STRING, "won: the socket it goes to"),
             column("responding_to_type", STRING, "won: the type of the message a response answers"),
             column("signer", STRING, "won: who signed it"),
-            column("address_valid", BOOLEAN, "its address is that of its content"),
-            column("schema_valid", BOOLEAN, "it decodes, and every field is as it must be"),
+            column("address_valid", BOOLEAN, "its address matches its content"),
+            column("schema_valid", BOOLEAN, "it decodes, and every field is valid"),
             column("signature", STRING, "won: `valid`, `invalid`, or `unknown_key`"),
             column("work_valid", BOOLEAN, "swarm: its work is below the swarm's target"),
         ]
@@ -103,11 +103,11 @@ LINKS = Table(
     pa.schema(
         [
             _FABRIC,
-            column("child", BINARY, "address of the message that refers"),
+            column("child", BINARY, "address of the referring message"),
             column("parent", BINARY, "the parent as the wire names it; joins `messages.key`"),
             column("relation", STRING, "`responding_to`, `previous`, `refers` or `in_reply_to`"),
-            column("parent_expires", TIMESTAMP, "swarm: the parent is certainly expired from here on; null is unknown"),
-            column("child_created", TIMESTAMP, "when the message that refers was made, by its author's clock"),
+            column("parent_expires", TIMESTAMP, "swarm: the parent has certainly expired by then; null if unknown"),
+            column("child_created", TIMESTAMP, "when the referring message was created, by its author's clock"),
             _RUN,
         ]
     ),
@@ -120,7 +120,7 @@ LINKS = Table(
 QUARANTINE = Table(
     "quarantine",
     "silver",
-    "Rows that could not be read or believed, with their reason and bytes.",
+    "Rows that could not be read or trusted, with their reason and bytes.",
     ("server", "seq"),
     pa.schema(
         [
@@ -161,39 +161,39 @@ KEYS = Table(
 DELIVERIES = Table(
     "deliveries",
     "gold",
-    "One row per message and intended recipient: what became of it.",
+    "One row per message and intended recipient: its outcome.",
     ("fabric", "message", "recipient"),
     pa.schema(
         [
             _FABRIC,
             _MESSAGE,
             column("type", STRING, "message type"),
-            column("sender", STRING, "who sent it; swarm: the peer that made it, null where its journal is not here"),
-            column("recipient", STRING, "whom it was for; null where the message never came that far"),
-            column("outcome", STRING, "what is known of it: " + ", ".join(f"`{outcome}`" for outcome in Outcome)),
+            column("sender", STRING, "sender; swarm: the peer that created it, null if its journal is not in the lake"),
+            column("recipient", STRING, "recipient; null if the message failed before it had one"),
+            column("outcome", STRING, "one of " + ", ".join(f"`{outcome}`" for outcome in Outcome)),
             column("failed_stage", STRING, "the first stage at which it failed"),
             column("failed_at", STRING, "the server where that was"),
             _REASON,
-            column("accepted", TIMESTAMP, "when a server first took it in, made it or refused it"),
-            column("finished", TIMESTAMP, "when it was handed over or failed, or its lifetime was over"),
+            column("accepted", TIMESTAMP, "when a server first accepted, created or refused it"),
+            column("finished", TIMESTAMP, "when it was handed over, failed or expired"),
             column(
                 "latency_us",
                 LONG,
-                "from accepted to handed over, in microseconds, corrected by the clock offset; null where nothing was "
-                "handed over, and where the clocks do not tell it",
+                "from accepted to handed over, in microseconds, corrected by the clock offset; null if nothing was "
+                "handed over, or if the clocks do not allow an estimate",
             ),
             column("attempts", LONG, "how often it was handed over, redeliveries included"),
             column(
                 "clock_offset_us",
                 LONG,
-                "what was added because the two servers' clocks differ; 0 for one server, null where it is not known",
+                "correction for the difference of the two servers' clocks; 0 for one server, null if unknown",
             ),
             column(
                 "skew_known",
                 BOOLEAN,
                 "both times are of one clock, or the offset could be estimated, and the latency is not negative",
             ),
-            column("expires", TIMESTAMP, "end of its lifetime; null where it has none, or its bytes are not known"),
+            column("expires", TIMESTAMP, "end of its lifetime; null if it has none, or its bytes are unknown"),
         ]
     ),
     skipping=(
@@ -218,15 +218,15 @@ CHAINS = Table(
                 "`atom`, `connection` (won), `request` (pcp), `orphan` (a response to an unknown message)",
             ),
             column("type", STRING, "type of the message"),
-            column("sender", STRING, "who sent it"),
-            column("recipient", STRING, "whom it was for"),
+            column("sender", STRING, "the sender"),
+            column("recipient", STRING, "the recipient"),
             column("conversation", STRING, "won: both sockets, the smaller first"),
             column("state", STRING, "complete, awaiting_sender, awaiting_recipient, failed, orphan_response"),
             column("first_response", BINARY, "s or s1, or the pcp response"),
             column("second_response", BINARY, "s2"),
             column("failure", BINARY, "the FailureResponse, or the broker's error"),
-            column("begun", TIMESTAMP, "when a server first took the message in"),
-            column("answered", TIMESTAMP, "when the first response was made"),
+            column("begun", TIMESTAMP, "when a server first accepted the message"),
+            column("answered", TIMESTAMP, "when the first response was created"),
             column("completed", TIMESTAMP, "when the chain was complete at the sender's side"),
             column("first_leg_us", LONG, "from begun to answered"),
             column("second_leg_us", LONG, "from answered to completed"),
@@ -244,15 +244,15 @@ GAPS = Table(
     pa.schema(
         [
             _FABRIC,
-            column("child", BINARY, "the message that refers"),
+            column("child", BINARY, "the referring message"),
             column("parent", BINARY, "what it refers to, as the wire names it"),
             column("relation", STRING, "how it refers to it"),
-            column("server", STRING, "the server that lacks it; null where nobody has it"),
+            column("server", STRING, "the server that lacks it; null if nobody has it"),
             column("scope", STRING, "`nobody` or `server`"),
             column("holders", LONG, "how many servers have it"),
             column("since", TIMESTAMP, "when the referring message was first seen (there)"),
-            column("expires", TIMESTAMP, "when the parent's lifetime ends, or ended, at the latest; null is unknown"),
-            column("unexpired", BOOLEAN, "the parent may still be live as of the audit; null where that is unknown"),
+            column("expires", TIMESTAMP, "when the parent's lifetime ends, or ended, at the latest; null if unknown"),
+            column("unexpired", BOOLEAN, "the parent may still be live as of the audit; null if unknown"),
         ]
     ),
     skipping=(
@@ -270,7 +270,7 @@ FORKS = Table(
         [
             _FABRIC,
             column("kind", STRING, "see the checks whose id begins with `fork`"),
-            column("author", STRING, "who contradicts himself, where known"),
+            column("author", STRING, "the author of the contradiction, if known"),
             column("subject", BINARY, "what they are about: the parent, id or hash in common"),
             column("evidence", BINARIES, "addresses of the messages, sorted"),
             column("first_seen", TIMESTAMP, "when the contradiction was complete"),
@@ -293,7 +293,7 @@ COVERAGE = Table(
             column("peers", LONG, "peers of the swarm in the lake"),
             column("holders", LONG, "how many of them hold it; for a peer: how many messages it holds"),
             column("lacking", LONG, "how many do not; for a peer: messages of the swarm that it never held"),
-            column("expires", TIMESTAMP, "when its lifetime ends, or ended; null where its bytes are not known"),
+            column("expires", TIMESTAMP, "when its lifetime ends, or ended; null if its bytes are unknown"),
             column("first_seen", TIMESTAMP, "when the first peer had it"),
             column("half_us", LONG, "microseconds until 50 % of the peers had it"),
             column("most_us", LONG, "microseconds until 95 % had it"),
@@ -329,15 +329,15 @@ INTEGRITY = Table(
             ),
             column("hops", LONG, "hops that were read"),
             column("signed_hops", LONG, "hops that the latest valid checkpoint commits to"),
-            column("signed_at", TIMESTAMP, "time of the last of these hops; null where it could not be read"),
-            column("proven_hops", LONG, "length of the beginning of the journal that is proven"),
+            column("signed_at", TIMESTAMP, "time of the last of these hops; null if it could not be read"),
+            column("proven_hops", LONG, "number of hops in the proven prefix of the journal"),
             column("missing_hops", LONG, "positions that no row has"),
             column("repeated_hops", LONG, "rows that repeat a position"),
             column("backwards", LONG, "times the clock went backwards from one hop to the next"),
             column("checkpoints", LONG, "checkpoints in the lake"),
             column("proven_checkpoints", LONG, "of these, with valid signature and recomputed root"),
-            column("key_source", STRING, "`pinned` (given to the audit) or `lake` (the manifest's own word)"),
-            column("breaks", pa.list_(BREAK), "everything that is wrong, each with its first bad hop"),
+            column("key_source", STRING, "`pinned` (given to the audit) or `lake` (as stated by the manifest)"),
+            column("breaks", pa.list_(BREAK), "all faults, each with its first bad hop"),
         ]
     ),
 )
@@ -352,12 +352,12 @@ TRAFFIC = Table(
             column("minute", TIMESTAMP, "start of the minute"),
             _FABRIC,
             _SERVER,
-            column("type", STRING, "message type, null where the bytes are not known"),
+            column("type", STRING, "message type, null if the bytes are unknown"),
             column("stage", STRING, "what happened"),
             _REASON,
             column("hops", LONG, "how often"),
             column("messages", LONG, "how many messages"),
-            column("bytes", LONG, "bytes of the messages that were first seen"),
+            column("bytes", LONG, "bytes of the messages first seen then"),
         ]
     ),
     skipping=("minute",),
@@ -387,16 +387,16 @@ LATENCY = Table(
 SKEW = Table(
     "skew",
     "gold",
-    "By how much the clocks of two servers differ, from the messages that went both ways.",
+    "Clock difference of two servers, estimated from messages that went both ways.",
     ("server", "other"),
     pa.schema(
         [
             column("server", STRING, "the first server"),
             column("other", STRING, "the other one"),
             column(
-                "offset_us", LONG, "the other's clock minus the first's; null is unknown: messages went one way only"
+                "offset_us", LONG, "the other's clock minus the first's; null if unknown: messages went one way only"
             ),
-            column("error_us", LONG, "the offset is right to within this: half of the fastest round trip"),
+            column("error_us", LONG, "maximum error of the offset: half of the fastest round trip"),
             column("there", LONG, "messages from the first to the other"),
             column("back", LONG, "messages from the other to the first"),
         ]
@@ -406,7 +406,7 @@ SKEW = Table(
 FINDINGS = Table(
     "findings",
     "gold",
-    "Everything that is wrong, by check, with what it is about.",
+    "One row per finding: its check, and what it is about.",
     ("check", "fabric", "server", "message", "seq", "detail"),
     pa.schema(
         [
@@ -426,18 +426,18 @@ FINDINGS = Table(
 INGEST = Table(
     "ingest",
     "log",
-    "One row per manifest and per file of the lake that the audit has read, with what it learnt.",
+    "One row per manifest and per file of the lake that the audit has read, with the result.",
     ("kind", "path"),
     pa.schema(
         [
             column("run", LONG, "the run that read it"),
             column("kind", STRING, "`manifest` or `file`"),
             column("path", STRING, "its key in the lake"),
-            column("fabric", STRING, "the fabric, where known"),
-            column("server", STRING, "the server whose manifest announces it, where known"),
+            column("fabric", STRING, "the fabric, if known"),
+            column("server", STRING, "the server whose manifest announces it, if known"),
             column("hops", LONG, "hops that were read from it"),
-            column("error", STRING, "why it cannot be read or believed; null if it can"),
-            column("fact", BINARY, "all that was learnt, as JSON: hashes, subtrees, order"),
+            column("error", STRING, "why it cannot be read or trusted; null if it can"),
+            column("fact", BINARY, "the full result, as JSON: hashes, subtrees, order"),
         ]
     ),
     skipping=("run",),
@@ -454,11 +454,11 @@ RUNS = Table(
             column("began", TIMESTAMP, "when it began, by the clock of its machine"),
             column("finished", TIMESTAMP, "when its tables were complete"),
             column("lake", STRING, "the lake"),
-            column("as_of", TIMESTAMP, "the moment that the tables speak about"),
-            column("fingerprint", STRING, "of the settings and the state of the lake"),
-            column("basis", STRING, "of what all rows share: form, settings, servers"),
+            column("as_of", TIMESTAMP, "the time as of which the tables were computed"),
+            column("fingerprint", STRING, "digest of the settings and the state of the lake"),
+            column("basis", STRING, "digest of the inputs shared by all rows: form, settings, servers"),
             column("hops", LONG, "hops in the lake that were read"),
-            column("is_whole", BOOLEAN, "all answers were computed anew"),
+            column("is_whole", BOOLEAN, "all gold tables were rebuilt"),
             column("versions", pa.map_(STRING, LONG), "version of each Delta table"),
         ]
     ),
