@@ -1,4 +1,5 @@
 import contextlib
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -8,9 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import Meta
 
+import dovetail
 from dovetail.model.errors import ConfigError
 from dovetail.site.config import Config, ConfigProblems, ListenTcp, Section, load_config, parse_listen
 from dovetail.site.config import reader as reader_module
+from dovetail.site.config.schema import keys_of, sections_of
 from dovetail.site.config.toml import MAX_FILE_BYTES, MAX_KEY_PARTS
 
 
@@ -383,3 +386,18 @@ def test_a_former_variable_works_with_a_warning(load, caplog):
 def test_a_key_under_both_names_is_a_problem(problems):
     (problem,) = problems("audit.patience_s = 7.0\naudit.loss_timeout_s = 8.0")
     assert problem.startswith("audit.patience_s = 7.0: no such key")
+
+
+def test_a_key_that_never_had_an_effect_is_ignored_with_a_warning(load, caplog):
+    load("[journal]\nevidence_max_bytes = 1\n", DOVETAIL_JOURNAL__EVIDENCE_MAX_BYTES="2")
+    assert [record.getMessage().split(": ")[-1] for record in caplog.records] == [
+        "DOVETAIL_JOURNAL__EVIDENCE_MAX_BYTES has no effect; it will be refused in the next release",
+        "journal.evidence_max_bytes has no effect; it will be refused in the next release",
+    ]
+
+
+def test_every_key_has_an_effect():
+    source = "".join(path.read_text() for path in (Path(dovetail.__file__).parent).rglob("*.py"))
+    keys = [*keys_of(Config), *(key for _, section in sections_of(Config) for key in keys_of(section))]
+    names = {key.name.rpartition(".")[2] for key in keys}
+    assert {name for name in names if not re.search(rf"\.{name}\b", source)} == set()

@@ -50,6 +50,9 @@ FORMER_NAMES = {
 }
 """Keys that were renamed; the old name works for one release, with a warning."""
 
+WITHOUT_EFFECT = ("journal.evidence_max_bytes",)
+"""Keys that are ignored for one release, with a warning: they never had an effect."""
+
 MAX_PROBLEMS = 200
 NOT_SHOWN = "(not shown)"
 log = logging.getLogger("dovetail.config")
@@ -121,6 +124,9 @@ class _Reader:
                 log.warning(
                     "%s is now called %s; the old name will be removed in the next release", variable_of(former), now
                 )
+        for variable in {variable_of(key) for key in WITHOUT_EFFECT} & names.keys():
+            del names[variable]
+            log.warning("%s has no effect; it will be refused in the next release", variable)
         for variable, text in sorted(names.items()):
             if variable in keys:
                 key, kind = keys[variable]
@@ -139,7 +145,11 @@ class _Reader:
         """A Struct from a table; None if there were problems, which are recorded."""
         fields = {each.encode_name: each for each in structs.fields(cls)}
         before = len(self.problems)
-        table = {self._present_name(key, name, table): value for name, value in table.items()}
+        table = {
+            self._present_name(key, name, table): value
+            for name, value in table.items()
+            if not self._is_without_effect(join_key(key, name))
+        }
         for name in table:
             if name not in fields and len(self.problems) < MAX_PROBLEMS:
                 self._unknown(join_key(key, name), table[name], [join_key(key, known) for known in fields])
@@ -159,6 +169,11 @@ class _Reader:
         except (ValueError, ConfigError) as error:
             self.problems.append(f"{self._where(key)}: [{key}] {error}")
             return None
+
+    def _is_without_effect(self, key: str) -> bool:
+        if key in WITHOUT_EFFECT:
+            log.warning("%s: %s has no effect; it will be refused in the next release", self._where(key), key)
+        return key in WITHOUT_EFFECT
 
     def _present_name(self, section: str, name: str, table: Mapping[str, Any]) -> str:
         """The name of a key today, if `name` is its former one and the file does not have both."""

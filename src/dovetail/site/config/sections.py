@@ -15,8 +15,7 @@ from msgspec import Meta
 from dovetail.site.config.fields import ListenTcp, Section, location_text
 from dovetail.site.config.servers import PcpServerSection, Role, SwarmServerSection, WonServerSection
 
-KIB = 1024
-MIB = 1024 * KIB
+MIB = 1024 * 1024
 GIB = 1024 * MIB
 
 
@@ -29,8 +28,8 @@ class JournalSection(Section, frozen=True, kw_only=True):
     durability: Annotated[
         Literal["full", "relaxed"],
         Meta(
-            description="`full` acknowledges after fsync. `relaxed` acknowledges before, and a power cut may lose what"
-            " came in the last `relaxed_sync_s`."
+            description="`full` acknowledges after fsync. `relaxed` acknowledges earlier: a power cut may lose what"
+            " arrived in the last `relaxed_sync_s`."
         ),
     ] = "full"
     checkpoint_interval_s: Annotated[
@@ -41,21 +40,21 @@ class JournalSection(Section, frozen=True, kw_only=True):
         Meta(
             ge=MIB,
             le=16 * GIB,
-            description="How much may wait for the disk before appending is refused as busy.",
+            description="Maximum number of bytes waiting for the disk; above it, appends are refused as busy.",
         ),
     ] = 64 * MIB
     relaxed_flush_ms: Annotated[
-        int, Meta(ge=1, le=10_000, description="With `relaxed`: how long hops are gathered before they are written.")
+        int, Meta(ge=1, le=10_000, description="With `relaxed`: how long hops are collected before they are written.")
     ] = 20
     relaxed_sync_s: Annotated[
-        float, Meta(ge=0.1, le=60, description="With `relaxed`: how often the disk is told to keep what was written.")
+        float, Meta(ge=0.1, le=60, description="With `relaxed`: how often the journal is synced to disk.")
     ] = 1.0
     max_clock_jump_s: Annotated[
         float,
         Meta(
             ge=1,
             le=86_400,
-            description="How far ahead a reading of the clock is believed at once; beyond, it must hold for 10 s.",
+            description="How far the clock may jump ahead and be accepted at once; a larger jump must last 10 s first.",
         ),
     ] = 60.0
     purge_interval_s: Annotated[
@@ -63,18 +62,15 @@ class JournalSection(Section, frozen=True, kw_only=True):
         Meta(
             ge=0,
             le=30 * 86_400,
-            description="With `dovetail up`: how often the bytes of messages that are expired and sealed are deleted"
-            " from the journals; 0 is never. Addresses, hops and proofs stay.",
+            description="With `dovetail up`: how often the bytes of expired, sealed messages are deleted from the"
+            " journals (0: never). Addresses, hops and proofs stay.",
         ),
     ] = 3600
-    evidence_max_bytes: Annotated[
-        int, Meta(ge=0, le=16 * MIB, description="How many bytes of a rejected message are kept as evidence.")
-    ] = 64 * KIB
     cosigned: Annotated[
         Path | None,
         Meta(
-            description="Directory of the checkpoints that witnesses cosigned (`receipt cosign`), one `.note` file"
-            " each. Metrics tell their age; the keys are looked for in `keys.directory`."
+            description="Directory of checkpoints cosigned by witnesses (`receipt cosign`), one `.note` file each."
+            " Metrics report their age; the keys are expected in `keys.directory`."
         ),
     ] = None
 
@@ -83,16 +79,16 @@ class LakeSection(Section, frozen=True, kw_only=True):
     """Where journals are sealed as Parquet."""
 
     directory: Annotated[
-        str, location_text, Meta(description="Directory of the lake, or its place in an object store.")
+        str, location_text, Meta(description="Directory of the lake, or its location in an object store.")
     ] = "lake"
     seal_interval_s: Annotated[
         int, Meta(ge=1, le=86_400, description="How often closed ranges of the journals are sealed.")
     ] = 60
-    target_file_mb: Annotated[
-        int, Meta(ge=64, le=256, description="Size that a busy server's files are aimed at, in MiB.")
-    ] = 128
+    target_file_mb: Annotated[int, Meta(ge=64, le=256, description="Target size of a busy server's files, in MiB.")] = (
+        128
+    )
     grace_s: Annotated[
-        int, Meta(ge=0, le=2_592_000, description="How long files that a compaction replaced are kept for readers.")
+        int, Meta(ge=0, le=2_592_000, description="How long files replaced by a compaction are kept for readers.")
     ] = 86_400
 
 
@@ -108,7 +104,7 @@ class LogsSection(Section, frozen=True, kw_only=True):
     """Log output on stderr. The journal is the audit trail; logs are not."""
 
     level: Annotated[
-        Literal["debug", "info", "warning", "error"], Meta(description="The least urgent level that is shown.")
+        Literal["debug", "info", "warning", "error"], Meta(description="The lowest level that is shown.")
     ] = "info"
     format: Annotated[
         Literal["text", "json"], Meta(description="`text` for people, `json` for machines: one object per line.")
@@ -122,16 +118,21 @@ class SupervisorSection(Section, frozen=True, kw_only=True):
         ListenTcp | None, Meta(description="Address of the supervisor's own /metrics and /healthz; none if not given.")
     ] = None
     restart_min_s: Annotated[
-        float, Meta(ge=0.05, le=60, description="Pause before a process that ended is started again, the first time.")
+        float, Meta(ge=0.05, le=60, description="Pause before a process that exited is restarted for the first time.")
     ] = 0.5
     restart_max_s: Annotated[
-        float, Meta(ge=0.05, le=3600, description="The longest pause; each doubles the one before.")
+        float, Meta(ge=0.05, le=3600, description="The longest pause; each pause is twice the previous one.")
     ] = 30.0
     well_after_s: Annotated[
-        float, Meta(ge=0.1, le=3600, description="A process that ran so long is well: the next pause is short again.")
+        float,
+        Meta(
+            ge=0.1,
+            le=3600,
+            description="A process that ran this long counts as healthy: its next pause is the shortest again.",
+        ),
     ] = 60.0
     grace_s: Annotated[
-        float, Meta(ge=0.1, le=600, description="Time for processes to end by themselves before they are killed.")
+        float, Meta(ge=0.1, le=600, description="How long processes may take to exit before they are killed.")
     ] = 15.0
 
     def __post_init__(self) -> None:
@@ -143,24 +144,22 @@ class AuditSection(Section, frozen=True, kw_only=True):
     """The audit that follows the lake, on Spark."""
 
     enabled: Annotated[bool, Meta(description="Whether `dovetail up` runs it; it needs Java and Spark.")] = False
-    role: Annotated[
-        Role, Meta(description="With `dovetail up --role`, only what has one of the roles named there is run.")
-    ] = ""
+    role: Annotated[Role, Meta(description="`dovetail up --role` runs only what has one of the named roles.")] = ""
     directory: Annotated[
         str, location_text, Meta(description="The tables: a directory, or `s3://bucket/prefix` in an object store.")
     ] = "audit"
-    interval_s: Annotated[float, Meta(ge=0.1, le=86_400, description="How often it looks at the lake.")] = 10.0
+    interval_s: Annotated[float, Meta(ge=0.1, le=86_400, description="How often it checks the lake for new files.")] = (
+        10.0
+    )
     loss_timeout_s: Annotated[
-        float, Meta(ge=0, le=86_400, description="After how long what is under way counts as lost.")
+        float, Meta(ge=0, le=86_400, description="How long a message may be in transit before it counts as lost.")
     ] = 30.0
     master: Annotated[str | None, Meta(description="Spark's master; this machine if not given.")] = None
     driver_memory: Annotated[str | None, Meta(description="Memory of Spark's driver, such as `4g`.")] = None
-    spark: Annotated[dict[str, str], Meta(description="Settings of Spark by name.")] = msgspec.field(
-        default_factory=dict
-    )
+    spark: Annotated[dict[str, str], Meta(description="Spark settings by name.")] = msgspec.field(default_factory=dict)
     trust: Annotated[
         tuple[Path, ...],
-        Meta(description="Files of trusted keys. Where there are any, every server's key must be in one."),
+        Meta(description="Files of trusted keys. If any are given, every server's key must be in one."),
     ] = ()
     webhook: Annotated[str | None, Meta(description="URL that each new finding is posted to as JSON.")] = None
 
@@ -169,14 +168,12 @@ class DashboardSection(Section, frozen=True, kw_only=True):
     """The live web page over journals, lake and audit."""
 
     enabled: Annotated[bool, Meta(description="Whether `dovetail up` runs it.")] = False
-    role: Annotated[
-        Role, Meta(description="With `dovetail up --role`, only what has one of the roles named there is run.")
-    ] = ""
+    role: Annotated[Role, Meta(description="`dovetail up --role` runs only what has one of the named roles.")] = ""
     listen: Annotated[ListenTcp, Meta(description="Address of the page. Off loopback it needs a token.")] = (
         "127.0.0.1:8600"
     )
-    token_file: Annotated[Path | None, Meta(description="File with the token that is asked for.")] = None
-    allow_hosts: Annotated[tuple[str, ...], Meta(description="Further names that the page is reached by.")] = ()
+    token_file: Annotated[Path | None, Meta(description="File with the token that clients must present.")] = None
+    allow_hosts: Annotated[tuple[str, ...], Meta(description="Additional host names of the page.")] = ()
 
 
 class Config(Section, frozen=True, kw_only=True):

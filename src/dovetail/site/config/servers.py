@@ -21,59 +21,57 @@ from dovetail.won.settings import WonSettings
 from dovetail.won.vocabulary import NODE_PATH
 
 Role = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]*$", max_length=64)]
-_ROLE = Meta(description="With `dovetail up --role`, only what has one of the roles named there is run.")
-_DURABILITY = Meta(
-    description="`full` acknowledges after fsync, `relaxed` before. As `journal.durability` where not given."
-)
-_METRICS = Meta(description="Address of the server's own /metrics and /healthz; none where not given.")
+_ROLE = Meta(description="`dovetail up --role` runs only what has one of the named roles.")
+_DURABILITY = Meta(description="`full` acknowledges after fsync, `relaxed` earlier; `journal.durability` if not given.")
+_METRICS = Meta(description="Address of the server's own /metrics and /healthz; none if not given.")
 Durability = Literal["full", "relaxed"]
 _JournalPath = Annotated[
-    str | None, path_text, Meta(description="The journal; a file in `journal.directory` where not given.")
+    str | None, path_text, Meta(description="The journal; a file in `journal.directory` if not given.")
 ]
 
 
 class PcpServerSection(PcpSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A pcp broker. Its certificate, key, CA and signing key are looked for in `keys.directory`."""
+    """A pcp broker. Its certificate, key, CA and signing key are expected in `keys.directory`."""
 
     role: Annotated[Role, _ROLE] = ""
     certificate: Annotated[
-        str | None, path_text, Meta(description="The certificate (PEM); NAME.pem among the keys where not given.")
+        str | None, path_text, Meta(description="The certificate (PEM); NAME.pem in `keys.directory` if not given.")
     ] = None
-    key: Annotated[str | None, path_text, Meta(description="Its private key; NAME.key where not given.")] = None
+    key: Annotated[str | None, path_text, Meta(description="Its private key; NAME.key if not given.")] = None
     authority: Annotated[
-        str | None, path_text, Meta(description="The CA that signs clients (PEM); ca.pem where not given.")
+        str | None, path_text, Meta(description="The CA that signs clients (PEM); ca.pem if not given.")
     ] = None
     revocations: Annotated[
         str | None,
         path_text,
-        Meta(description="The CA's revocation list, watched; crl.pem where not given and there is one."),
+        Meta(description="The CA's revocation list, reread when it changes; crl.pem, if it exists, if not given."),
     ] = None
     journal: _JournalPath = None
     signing_key: Annotated[
         str | None,
         path_text,
-        Meta(description="The key that signs checkpoints; that of the broker's URI where not given."),
+        Meta(description="The key that signs checkpoints; by default the one named after the broker's URI."),
     ] = None
     durability: Annotated[Durability | None, _DURABILITY] = None  # type: ignore[assignment]
     groups: Annotated[
         dict[str, tuple[str, ...]],
         Meta(
-            description="Lists of certificates' names and patterns with *, for rules and types to name as @group.",
+            description="Lists of certificate names and patterns with *; rules and types refer to them as @group.",
             examples=[{"controllers": ["controller-*"]}],
         ),
     ] = msgspec.field(default_factory=dict)
     types: Annotated[
         dict[str, tuple[str, ...]],
         Meta(
-            description="Whose certificates may claim which client type: names, patterns with *, @groups."
-            " A type that is not listed may be claimed by nobody; without any list, by everybody.",
+            description="Which certificates may claim which client type: names, patterns with *, @groups."
+            " Nobody may claim a type that is not listed; if no type is listed, anybody may claim any.",
             examples=[{"controller": ["@controllers"], "agent": ["*"]}],
         ),
     ] = msgspec.field(default_factory=dict)
     rules: Annotated[
         tuple[Rule, ...],
         Meta(
-            description="Who may send what to whom; the first match decides, no match denies.",
+            description="Who may send what to whom; the first matching rule decides, no match denies.",
             examples=[
                 [
                     {"name": "associate", "message_type": ASSOCIATE_REQUEST, "target": BROKER_URI, "allow": True},
@@ -101,13 +99,13 @@ class PcpServerSection(PcpSettings, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class WonServerSection(Section, frozen=True, kw_only=True):
-    """A won node. Its certificate, key, CA and signing key are looked for in `keys.directory`."""
+    """A won node. Its certificate, key, CA and signing key are expected in `keys.directory`."""
 
     uri: Annotated[
         str,
         Meta(
             pattern=rf"^https://[^\s/?#@]+{NODE_PATH}$",
-            description="The node's URI, by which it is known to everybody for ever.",
+            description="The node's URI, its permanent public name.",
             extra={"allowed": f"https://HOST[:PORT]{NODE_PATH}"},
             examples=["https://localhost:8443/won/resource"],
         ),
@@ -115,17 +113,17 @@ class WonServerSection(Section, frozen=True, kw_only=True):
     role: Annotated[Role, _ROLE] = ""
     listen: Annotated[ListenTcp, Meta(description="Address to listen on.")] = "127.0.0.1:8443"
     certificate: Annotated[
-        str | None, path_text, Meta(description="The certificate (PEM); HOST.pem among the keys where not given.")
+        str | None, path_text, Meta(description="The certificate (PEM); HOST.pem in `keys.directory` if not given.")
     ] = None
-    key: Annotated[str | None, path_text, Meta(description="Its private key; HOST.key where not given.")] = None
+    key: Annotated[str | None, path_text, Meta(description="Its private key; HOST.key if not given.")] = None
     authority: Annotated[
-        str | None, path_text, Meta(description="The CA that certifies other nodes; ca.pem where not given.")
+        str | None, path_text, Meta(description="The CA that certifies other nodes; ca.pem if not given.")
     ] = None
     journal: _JournalPath = None
     signing_key: Annotated[
         str | None,
         path_text,
-        Meta(description="The key that signs messages and checkpoints; that of the node's URI where not given."),
+        Meta(description="The key that signs messages and checkpoints; by default the one named after the node's URI."),
     ] = None
     durability: Annotated[Durability | None, _DURABILITY] = None
     metrics: Annotated[ListenTcp | None, _METRICS] = None
@@ -153,7 +151,7 @@ class SwarmServerSection(SwarmSettings, frozen=True, kw_only=True, forbid_unknow
         str,
         Meta(
             pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
-            description="What people call the swarm; part of URIs.",
+            description="The swarm's display name; part of URIs.",
             examples=["example"],
         ),
     ]
@@ -163,23 +161,23 @@ class SwarmServerSection(SwarmSettings, frozen=True, kw_only=True, forbid_unknow
         str,
         Meta(
             pattern="^[A-Za-z0-9._-]{1,64}$",
-            description="What this peer is called here; tells several peers of one swarm apart.",
+            description="The peer's name on this site; distinguishes several peers of one swarm.",
         ),
     ] = "peer"
     listen: Annotated[
         tuple[ListenUdp, ...], Meta(description="Addresses to listen on, one for IPv4 and one for IPv6.")
     ] = ("127.0.0.1:4711",)
-    bootstrap: Annotated[tuple[Endpoint, ...], Meta(description="Peers to begin with, each HOST:PORT.")] = ()
+    bootstrap: Annotated[tuple[Endpoint, ...], Meta(description="Peers to contact first, each HOST:PORT.")] = ()
     directory: Annotated[
         str | None,
         path_text,
-        Meta(description="Key, journal and control socket; a folder in `journal.directory` where not given."),
+        Meta(description="Key, journal and control socket; a folder in `journal.directory` if not given."),
     ] = None
     durability: Annotated[Durability | None, _DURABILITY] = None
     metrics: Annotated[ListenTcp | None, _METRICS] = None
     threads: Annotated[
         Annotated[int, Meta(ge=1, le=1024)] | None,
-        Meta(description="Threads for the proof of work; one per core where not given."),
+        Meta(description="Threads for the proof of work; one per core if not given."),
     ] = None
     tuning: PeerSettings = PeerSettings()
 
