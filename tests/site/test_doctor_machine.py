@@ -81,7 +81,7 @@ def test_a_useless_java_home_is_warned_of():
     old = Rejected(home=Path("/old"), source="JAVA_HOME", why="is Java 11, needs 17 or newer")
     finding = check_java(a_java(), [old], java_home="/old")
     assert finding.status is Status.WARN
-    assert finding.advice == "JAVA_HOME=/old is Java 11, needs 17 or newer and is passed over: correct or unset it"
+    assert finding.advice == "JAVA_HOME=/old is Java 11, needs 17 or newer and is ignored: correct or unset it"
     assert check_java(a_java(source="JAVA_HOME"), [], java_home="/jdk").status is Status.OK
 
 

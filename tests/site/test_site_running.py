@@ -73,7 +73,7 @@ def site_with(url, metrics=None):
         (200, "ok\n", "ok"),
         (200, "ok, but certificate ends soon", "ok, but certificate ends soon"),
         (503, "waiting for the disk\n", "waiting for the disk"),
-        (200, "<html>", "answers '<html>', which is no health of Dovetail"),
+        (200, "<html>", "answers '<html>', which is not a health status of Dovetail"),
         (500, "", "answers 500"),
     ],
 )

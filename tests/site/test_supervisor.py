@@ -149,7 +149,7 @@ def test_one_that_does_not_end_in_time_is_killed():
     record = Record(when=lambda record: record.count("a", State.RUNNING) == 1)
     rules = Rules(restart_min_s=0.01, restart_max_s=0.02, well_after_s=60, grace_s=0.3)
     assert supervise(record, {"a": stubborn}, rules)
-    assert "did not end in time, and is killed" in [detail for _, _, detail in record.changes]
+    assert "did not exit in time and is killed" in [detail for _, _, detail in record.changes]
 
 
 def test_a_second_stop_does_not_wait_for_the_grace_time():

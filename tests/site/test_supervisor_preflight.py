@@ -67,7 +67,7 @@ def test_no_java_matters_only_where_the_audit_runs(problems):
 
 def test_every_missing_file_is_named_with_what_makes_it(problems):
     found = problems('[[pcp]]\nport = 0\nrevocations = "r.pem"\n')
-    assert [line.partition(": make it")[0].partition(": correct")[0] for line in found] == [
+    assert [line.partition(": create it")[0].partition(": correct")[0] for line in found] == [
         f"pcp/broker: {name}: No such file or directory"
         for name in ("keys/broker.pem", "keys/broker.key", "r.pem", "keys/ca.pem", "keys/pcp_broker_server.skey")
     ]
@@ -77,13 +77,15 @@ def test_a_signing_key_that_is_none_is_told_before_anything_starts(problems, dir
     assert problems() == []
     (directory / "keys" / "broker.skey").write_text("garbage")
     (problem,) = problems()
-    assert problem.startswith("pcp/broker: keys/broker.skey is not an unencrypted private key in PEM: put its own key")
+    assert problem.startswith(
+        "pcp/broker: keys/broker.skey is not an unencrypted private key in PEM: restore its own key"
+    )
 
 
 def test_a_full_disk(problems, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10**12, 10**12, MIN_FREE_BYTES - 1))
     (problem,) = problems()
-    assert "GiB are free: make room: a full disk stops the journals and with them the servers" in problem
+    assert "GiB are free: free some space: a full disk stops the journals and with them the servers" in problem
 
 
 def test_a_port_in_use(problems):
@@ -97,7 +99,7 @@ def test_a_port_in_use(problems):
 
 def test_a_directory_that_is_a_file(problems, directory):
     (directory / "lake").touch()
-    assert problems() == ["lake: lake is not a directory: move it away, or name another directory"]
+    assert problems() == ["lake: lake is not a directory: move it away, or choose another directory"]
 
 
 def test_a_control_socket_with_a_path_that_no_socket_can_have(problems):
@@ -109,7 +111,7 @@ def test_a_control_socket_with_a_path_that_no_socket_can_have(problems):
 def test_a_dashboard_that_others_can_reach_needs_a_token(problems, directory):
     dashboard = SITE + '[dashboard]\nenabled = true\nlisten = "0.0.0.0:0"\n'
     (problem,) = problems(dashboard)
-    assert problem.endswith("can be reached from outside: name a dashboard.token_file, or listen on 127.0.0.1")
+    assert problem.endswith("can be reached from outside: set dashboard.token_file, or listen on 127.0.0.1")
     (problem,) = problems(dashboard + 'token_file = "token"\n')
     assert problem.startswith("dashboard: token: No such file or directory: write a token into it")
     (directory / "token").write_text("0" * 64)
@@ -141,7 +143,7 @@ def test_a_journal_from_an_old_backup_is_not_started_on(problems, directory):
     assert "comes without its high-water mark" in problem
     journal.unlink()
     (problem,) = problems()
-    assert "is gone, and the lake has 2 hops of pcp://broker/server: bring it back" in problem
+    assert "is missing, but the lake has 2 hops of pcp://broker/server: restore it" in problem
 
 
 def test_a_journal_put_back_together_with_its_mark_is_known_from_the_lake(problems, directory):

@@ -203,7 +203,7 @@ def test_up_starts_a_peer_again_whose_journal_has_failed():
             (home / JOURNAL).rename(home / "elsewhere.db")
             up.await_line(" swarm/test/peer: .*journal.db was removed or replaced while it was being written")
             # a journal that is gone is not recreated: its hops may already be signed
-            up.await_line(" swarm/test/peer: .*journal.db is gone, and journal.db.mark is there")
+            up.await_line(" swarm/test/peer: .*journal.db is missing, but journal.db.mark is there")
             (home / "elsewhere.db").rename(home / JOURNAL)
             up.await_line(" swarm/test/peer: running: ", count=2)
             assert up.stop() == 0

@@ -247,7 +247,7 @@ def test_a_mistyped_key_is_one_line(site):
 
 def test_a_missing_key_is_one_line_with_the_command_that_makes_it(site):
     (site.directory / "keys" / "pcp_broker_server.skey").unlink()
-    assert_refused(site, "No such file or directory: make it with `dovetail keys issue pcp://broker/server ")
+    assert_refused(site, "No such file or directory: create it with `dovetail keys issue pcp://broker/server ")
 
 
 def test_a_port_in_use_is_one_line(site):

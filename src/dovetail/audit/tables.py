@@ -145,8 +145,8 @@ def check_room(root: Location) -> None:
     free = shutil.disk_usage(next(each for each in (path, *path.parents) if each.exists())).free
     if free < MIN_FREE_BYTES:
         raise PipelineError(
-            f"{root} has {free >> 20} MiB free, expected at least {MIN_FREE_BYTES >> 20}: make room, or give "
-            "another place"
+            f"{root} has {free >> 20} MiB free, expected at least {MIN_FREE_BYTES >> 20}: free some space, or "
+            "choose another directory"
         )
 
 

@@ -21,7 +21,7 @@ _REFUSED = frozenset({400, 413, 422})
 
 
 class NotTaken(ConnectFailed):
-    """A request that was not accepted. `is_refused`: it never will be. `after_s`: the pause that the target asks for."""
+    """A request that was not accepted. `is_refused`: it never will be. `after_s`: the pause the target asks for."""
 
     def __init__(self, url: str, reason: str, *, is_refused: bool = False, after_s: float | None = None) -> None:
         super().__init__(url, reason)

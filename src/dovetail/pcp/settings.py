@@ -29,13 +29,13 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     sender: Annotated[
         Pattern, Meta(description="URI of the sender; the name may be a pattern with * or @group, the type *")
     ] = "pcp://*/*"
-    target: Annotated[
-        Pattern, Meta(description="URI of the target, written as that of the sender; the broker is pcp:///server")
-    ] = "pcp://*/*"
+    target: Annotated[Pattern, Meta(description="URI of the target, in the same form; the broker is pcp:///server")] = (
+        "pcp://*/*"
+    )
     message_type: Annotated[
-        str, Meta(description="a message type, the beginning of one followed by *, or *", max_length=1024)
+        str, Meta(description="a message type, a prefix of one followed by *, or *", max_length=1024)
     ] = "*"
-    name: Annotated[str, Meta(description="what traces and logs call it", max_length=100)] = ""
+    name: Annotated[str, Meta(description="name of the rule in traces and logs", max_length=100)] = ""
 
     def describe(self) -> str:
         """The rule as one line."""
@@ -47,16 +47,14 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class BodyRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Whether the journal stores the bytes of a message type, or only their address."""
 
-    message_type: Annotated[str, Meta(description="a message type, the beginning of one followed by *, or *")]
+    message_type: Annotated[str, Meta(description="a message type, a prefix of one followed by *, or *")]
     bodies: Literal["keep", "address"]
 
 
 class PcpSettings(LinkMemory, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The section `[pcp]` of the configuration."""
 
-    name: Annotated[
-        str, Meta(description="common name of the broker, as it stands in hops", pattern=r"^[\w\-.:]+$")
-    ] = "broker"
+    name: Annotated[str, Meta(description="common name of the broker, used in hops", pattern=r"^[\w\-.:]+$")] = "broker"
     host: Annotated[str, Meta(description="address to listen on")] = "127.0.0.1"
     port: Annotated[Port, Meta(description="port to listen on; 0 takes any free one")] = 8142
     mount_v1: Annotated[MountPath, Meta(description="path of protocol version 1")] = "/pcp"
@@ -64,9 +62,9 @@ class PcpSettings(LinkMemory, msgspec.Struct, frozen=True, kw_only=True, forbid_
     certificate: Annotated[str | None, Meta(description="PEM file with the broker's certificate chain")] = None
     key: Annotated[str | None, Meta(description="PEM file with the broker's private key")] = None
     authority: Annotated[str | None, Meta(description="PEM file with the CA that signs clients")] = None
-    revocations: Annotated[str | None, Meta(description="PEM or DER file with the CA's revocation list; watched")] = (
-        None
-    )
+    revocations: Annotated[
+        str | None, Meta(description="PEM or DER file with the CA's revocation list; reread on change")
+    ] = None
     insecure_plain: Annotated[bool, Meta(description="plain WebSocket without identities; loopback only")] = False
     journal: Annotated[str | None, Meta(description="path of the journal; none keeps no journal")] = None
     signing_key: Annotated[str | None, Meta(description="file of the key that signs the journal's checkpoints")] = None
@@ -79,24 +77,28 @@ class PcpSettings(LinkMemory, msgspec.Struct, frozen=True, kw_only=True, forbid_
     )
     event_loop: Annotated[Literal["asyncio", "uvloop"], Meta(description="uvloop must be installed")] = "asyncio"
     access_log: Annotated[bool, Meta(description="one line per message at INFO")] = True
-    restore_hops: Annotated[int, Meta(description="hops at the journal's end looked through at the start", ge=0)] = (
+    restore_hops: Annotated[int, Meta(description="hops at the journal's end that are read at start-up", ge=0)] = (
         1_000_000
     )
     max_message_bytes: Annotated[Bytes, Meta(description="larger messages are refused", le=2**31 - 1)] = (
         64 * 1024 * 1024
     )
     max_connections: Annotated[Count, Meta(description="more are refused with 503 before the upgrade")] = 100_000
-    max_connections_per_address: Annotated[Count, Meta(description="of these from one address")] = 10_000
+    max_connections_per_address: Annotated[Count, Meta(description="connections from one address")] = 10_000
     client_messages_per_s: Annotated[
-        Count, Meta(description="frames that one certificate may send; it is read more slowly above")
+        Count, Meta(description="frames per second from one certificate; above that it is read more slowly")
     ] = 10_000
-    client_bytes_per_s: Annotated[Bytes, Meta(description="bytes that one certificate may send")] = 64 * 1024 * 1024
-    association_timeout_ms: Annotated[Milliseconds, Meta(description="time to associate in, v1")] = 30_000
+    client_bytes_per_s: Annotated[Bytes, Meta(description="bytes per second from one certificate")] = 64 * 1024 * 1024
+    association_timeout_ms: Annotated[Milliseconds, Meta(description="time limit for associating, v1")] = 30_000
     idle_timeout_ms: Annotated[Milliseconds, Meta(description="silence after which a client is dropped")] = 360_000
-    handshake_timeout_ms: Annotated[Milliseconds, Meta(description="time for TLS and the upgrade")] = 10_000
-    max_handshakes: Annotated[Count, Meta(description="in TLS at once; the oldest gives way")] = 500
-    handshakes_per_s: Annotated[Count, Meta(description="TLS handshakes begun in a second; more wait")] = 300
-    drain_timeout_ms: Annotated[Milliseconds, Meta(description="time to write what is queued when stopping")] = 5_000
+    handshake_timeout_ms: Annotated[Milliseconds, Meta(description="time limit for TLS and the upgrade")] = 10_000
+    max_handshakes: Annotated[
+        Count, Meta(description="concurrent TLS handshakes; above that the oldest is dropped")
+    ] = 500
+    handshakes_per_s: Annotated[Count, Meta(description="TLS handshakes started per second; more wait")] = 300
+    drain_timeout_ms: Annotated[
+        Milliseconds, Meta(description="time limit for writing queued frames when stopping")
+    ] = 5_000
     clock_skew_ms: Annotated[int, Meta(description="tolerated after `expires`", ge=0, le=24 * 3600 * 1000)] = 0
     reply_ttl_ms: Annotated[Milliseconds, Meta(description="lifetime of the broker's own messages")] = 60_000
     notice_ttl_ms: Annotated[Milliseconds, Meta(description="how long ttl_expired waits for a sender that is away")] = (
@@ -107,43 +109,45 @@ class PcpSettings(LinkMemory, msgspec.Struct, frozen=True, kw_only=True, forbid_
     )
     inventory_batch_ms: Annotated[Milliseconds, Meta(description="how often inventory updates are sent")] = 1_000
     hops: Annotated[bool, Meta(description="append a debug chunk with hops to what is forwarded in v1")] = False
-    queue_bytes: Annotated[Bytes, Meta(description="queue of one connection; over it, it is closed as slow")] = (
+    queue_bytes: Annotated[Bytes, Meta(description="queue of one connection; above that it is closed as slow")] = (
         8 * 1024 * 1024
     )
     memory_bytes: Annotated[
         Bytes,
         Meta(
-            description="memory for messages, beyond 41 KB a connection: a half for those that wait for clients, a"
-            " quarter for those that are not whole, an eighth each for those not handled and those not sent yet"
+            description="memory for messages, beyond 41 KB per connection: half for messages waiting for clients, a"
+            " quarter for incomplete ones, an eighth each for those not yet handled and those not yet sent"
         ),
     ] = 1024**3
-    redelivery_messages: Annotated[Count, Meta(description="messages that wait for one client to come back")] = 1_000
+    redelivery_messages: Annotated[Count, Meta(description="messages waiting for one client to reconnect")] = 1_000
     sender_queue_messages: Annotated[
-        Count, Meta(description="messages of one sender that wait, counted for each recipient; its oldest give way")
+        Count,
+        Meta(description="waiting messages of one sender, counted per recipient; above that its oldest are dropped"),
     ] = 100_000
-    sender_queue_bytes: Annotated[
-        Bytes, Meta(description="bytes that the messages of one sender take while they wait")
-    ] = 128 * 1024 * 1024
+    sender_queue_bytes: Annotated[Bytes, Meta(description="bytes of the waiting messages of one sender")] = (
+        128 * 1024 * 1024
+    )
     max_lifetime_ms: Annotated[
         Milliseconds, Meta(description="longest time a message waits for its recipient, whatever its `expires` says")
     ] = 7 * 24 * 3600 * 1000
     evidence_bytes: Annotated[int, Meta(description="bytes kept of a rejected message", ge=0)] = 4_096
     refusals_per_s: Annotated[
-        Count, Meta(description="refusals of one client that are answered and journaled; more are counted and noted")
+        Count,
+        Meta(description="refusals per client and second that are answered and journaled; of more only the number"),
     ] = 100
     total_refusals_per_s: Annotated[Count, Meta(description="the same for all clients together")] = 1_000
-    revocation_spread_ms: Annotated[Milliseconds, Meta(description="time over which revoked clients are closed")] = (
-        10_000
-    )
+    revocation_spread_ms: Annotated[
+        Milliseconds, Meta(description="time over which the closing of revoked clients is spread")
+    ] = 10_000
     groups: Annotated[
         dict[str, tuple[str, ...]],
-        Meta(description="lists of certificates' names and patterns with *, for rules and types to name as @group"),
+        Meta(description="lists of certificate names and patterns with *; rules and types refer to them as @group"),
     ] = msgspec.field(default_factory=dict)
     types: Annotated[
         dict[str, tuple[str, ...]],
         Meta(
-            description="whose certificates may claim which client type: names, patterns with *, @groups;"
-            " types that are not listed may be claimed by nobody, or, where nothing is listed, by everybody"
+            description="which certificates may claim which client type: names, patterns with *, @groups;"
+            " nobody may claim a type that is not listed; if none is listed, anybody may claim any"
         ),
     ] = msgspec.field(default_factory=dict)
     rules: Annotated[tuple[Rule, ...], Meta(description="authorisation; no match denies")] = ()

@@ -74,7 +74,7 @@ def _why_out_of_date(path: Path) -> str | None:
     except DovetailError as error:
         return str(error)
     over = [record for record in records if record.get("valid") is False]
-    return f"valid from {over[0]['valid_from']} until {over[0]['valid_until']}, and not now" if over else None
+    return f"valid from {over[0]['valid_from']} until {over[0]['valid_until']}, not now" if over else None
 
 
 def _findings(site: Site, look_for_java: FindJava) -> Iterator[Finding]:
@@ -113,7 +113,7 @@ def check_exposure(dashboard: DashboardSection) -> Finding:
     host, _ = parse_listen(dashboard.listen)
     if dashboard.token_file is None and not is_loopback(host):
         detail = f"{dashboard.listen} can be reached from outside"
-        return fail("dashboard", detail, "name a dashboard.token_file, or listen on 127.0.0.1")
+        return fail("dashboard", detail, "set dashboard.token_file, or listen on 127.0.0.1")
     return ok("dashboard", f"{dashboard.listen} is safe to listen on")
 
 
@@ -140,7 +140,7 @@ def check_journal(site: Site, table: ServerSection) -> None:
     if sealed or mark_path(journal).exists():
         held = f"the lake has {sealed} hops of {server}" if sealed else f"{mark_path(journal).name} is there"
         raise JournalRolledBack(
-            f"{journal} is gone, and {held}: bring it back, see what `dovetail journal recover {journal}` can do, or "
+            f"{journal} is missing, but {held}: restore it, see what `dovetail journal recover {journal}` can do, or "
             "start under a new name"
         )
 
@@ -158,7 +158,7 @@ def _find_bad_key(label: str, path: Path) -> Iterator[str]:
         try:
             load_signing_key(path, label)
         except KeyFileError as error:
-            yield f"{label}: {error}: put its own key back from the backup; a new key needs a new journal"
+            yield f"{label}: {error}: restore its own key from a backup; a new key needs a new journal"
 
 
 def _why_unreadable(path: Path) -> str | None:

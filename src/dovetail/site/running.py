@@ -31,7 +31,7 @@ def ask_health(url: str) -> str:
     try:
         with urllib.request.urlopen(_healthz(url), timeout=ASK_TIMEOUT_S) as answer:  # noqa: S310 - always http:
             text: str = answer.read(MAX_ANSWER_BYTES).decode(errors="replace").strip()
-            return text if is_well(text) else f"answers {text[:80]!r}, which is no health of Dovetail"
+            return text if is_well(text) else f"answers {text[:80]!r}, which is not a health status of Dovetail"
     except urllib.error.HTTPError as error:
         with error:
             return error.read(MAX_ANSWER_BYTES).decode(errors="replace").strip() or f"answers {error.code}"
@@ -46,7 +46,9 @@ def check_running(site: Site) -> Iterator[Finding]:
     if site.config.supervisor.metrics is not None:
         asked.insert(0, ("up", f"http://{site.config.supervisor.metrics}/metrics"))
     if not asked:
-        yield fail("running", "no server has metrics to ask", "give supervisor.metrics, and `metrics` to each server")
+        yield fail(
+            "running", "no server has a metrics endpoint", "set supervisor.metrics, and `metrics` of each server"
+        )
     for name, url in asked:
         health = ask_health(url)
         if health == OK:

@@ -153,4 +153,4 @@ def _explained() -> Iterator[None]:
     except (ConfigError, KeyFileError) as error:
         raise UsageError(str(error)) from error
     except JournalLocked as error:
-        raise ResourceBusy(f"{error}; end it, or name another journal") from error
+        raise ResourceBusy(f"{error}; stop it, or choose another journal") from error

@@ -232,8 +232,8 @@ class Site:
             files.append((settings.authority, f"dovetail keys ca --dir {directory}"))
         for path, command in files:
             if path is not None:
-                yield Path(path), f"make it with `{command}`" if command else "correct the path"
-        yield self.signing_key_of(table), f"make it with `dovetail keys issue {uri} --kind signing --dir {directory}`"
+                yield Path(path), f"create it with `{command}`" if command else "correct the path"
+        yield self.signing_key_of(table), f"create it with `dovetail keys issue {uri} --kind signing --dir {directory}`"
 
     def _has(self, role: str) -> bool:
         return not self.roles or role in self.roles

@@ -234,7 +234,7 @@ class Supervisor:
         killing.cancel()
         for child in children:
             if child.process is not None:
-                self._listener.changed(child.plan.name, child.state, "did not end in time, and is killed")
+                self._listener.changed(child.plan.name, child.state, "did not exit in time and is killed")
                 _signal(child, signal.SIGKILL)
         await gone
 

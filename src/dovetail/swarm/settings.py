@@ -37,7 +37,7 @@ class SwarmSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """The agreement of all peers of a swarm."""
 
     name: Annotated[
-        str, Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="what people call the swarm; part of URIs")
+        str, Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="the swarm's display name; part of URIs")
     ]
     epoch_ms: Annotated[
         int, Meta(ge=1_000, le=86_400_000, description="length of an epoch; much longer than convergence takes")
@@ -47,12 +47,12 @@ class SwarmSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         int, Meta(ge=1, le=1 << 40, description="hashes a message costs on average; the target is 2^256 / work")
     ] = 100_000
     max_future_ms: Annotated[
-        int, Meta(ge=0, le=3_600_000, description="how far ahead of the own clock a timestamp may lie")
+        int, Meta(ge=0, le=3_600_000, description="how far ahead of the peer's own clock a timestamp may be")
     ] = 60_000
     slot_slack: Annotated[
         int, Meta(ge=1, le=8, description="slots of 16.384 s by which the clocks of two peers may differ")
     ] = 1
-    address: Annotated[Hex20 | None, Meta(description="address of a swarm made elsewhere")] = None
+    address: Annotated[Hex20 | None, Meta(description="address of a swarm created by other software")] = None
     secret: Annotated[Hex20 | None, Meta(description="secret of a private swarm")] = None
 
     @property
@@ -102,34 +102,40 @@ class PeerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     forward_links: Annotated[int, Meta(ge=1, le=32, description="peers to relay to")] = 5
     backward_links: Annotated[int, Meta(ge=1, le=32, description="peers that relay to us")] = 5
-    spare_links: Annotated[int, Meta(ge=0, le=32, description="links more than that, granted to who asks")] = 1
+    spare_links: Annotated[int, Meta(ge=0, le=32, description="additional links, granted on request")] = 1
     plain_links: Annotated[
-        int, Meta(ge=0, le=32, description="peers without the peer exchange to relay to, besides the pinned ones")
+        int, Meta(ge=0, le=32, description="peers to relay to that lack the peer exchange, in addition to pinned ones")
     ] = 4
     push_limit: Annotated[
-        int, Meta(ge=0, le=255, description="a range with at most so many messages is answered with them too")
+        int,
+        Meta(ge=0, le=255, description="the messages of a range with at most this many are sent along with the answer"),
     ] = 4
     serve_bytes_per_second: Annotated[
-        int, Meta(ge=1_000, le=1 << 32, description="most that one source is served, on average")
+        int, Meta(ge=1_000, le=1 << 32, description="maximum average rate at which one source is served")
     ] = 2_000_000
     queries_per_second: Annotated[
-        int, Meta(ge=1, le=100_000, description="pulls of one source that are answered, on average")
+        int, Meta(ge=1, le=100_000, description="maximum average rate of answered pulls from one source")
     ] = 50
     rejections_per_second: Annotated[
-        int, Meta(ge=0, le=10_000, description="refusals written to the journal, on average; all are counted")
+        int,
+        Meta(ge=0, le=10_000, description="maximum average rate of refusals written to the journal; all are counted"),
     ] = 5
     max_wanted: Annotated[
         int,
-        Meta(ge=64, le=65_536, description="missing messages pulled at a time, a quarter of them for one source"),
+        Meta(
+            ge=64, le=65_536, description="missing messages pulled at the same time; at most a quarter for one source"
+        ),
     ] = 4_096
     max_held_messages: Annotated[
         int,
-        Meta(ge=64, le=1 << 32, description="messages held; one source may hold as many as are still free"),
+        Meta(ge=64, le=1 << 32, description="messages held; one source may use at most as much as is still free"),
     ] = DEFAULT_MESSAGES
     max_held_bytes: Annotated[
-        int, Meta(ge=1 << 20, le=1 << 40, description="memory for them, 1,024 bytes for each besides its own")
+        int, Meta(ge=1 << 20, le=1 << 40, description="memory for held messages: their bytes and 1,024 bytes each")
     ] = DEFAULT_BYTES
-    obfuscate: Annotated[bool, Meta(description="mask all datagrams (UEP-6); else only to peers that do")] = False
+    obfuscate: Annotated[
+        bool, Meta(description="mask all datagrams (UEP-6); otherwise only those to peers that mask theirs")
+    ] = False
 
 
 def parse_swarm_settings(data: bytes, source: str) -> SwarmSettings:

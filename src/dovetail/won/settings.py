@@ -15,44 +15,44 @@ from dovetail.won.canonical import WIRE, Limits
 class WonSettings(LinkMemory, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Limits and times of a won node and its owners."""
 
-    max_frame_bytes: Annotated[int, Meta(ge=4096, le=16 << 20, description="largest dataset taken from the wire")] = (
-        1 << 20
-    )
+    max_frame_bytes: Annotated[
+        int, Meta(ge=4096, le=16 << 20, description="largest dataset accepted from the wire")
+    ] = 1 << 20
     max_message_quads: Annotated[int, Meta(ge=24, le=2000, description="statements of one message")] = 2000
     max_evidence_bytes: Annotated[
         int, Meta(ge=0, le=1 << 20, description="how much of a refused frame is kept in the journal")
     ] = 4096
     max_clock_skew_ms: Annotated[
         int,
-        Meta(ge=1000, description="how far ahead of the node's clock a message may be, and a registration either way"),
+        Meta(ge=1000, description="how far ahead of the node's clock a message may be, and how far off a registration"),
     ] = 1_800_000
     max_references: Annotated[
         int, Meta(ge=2, le=1000, description="earlier responses that one SuccessResponse references")
     ] = 64
     max_links: Annotated[int, Meta(ge=1, description="open links of owners and nodes")] = 4096
     max_links_per_address: Annotated[
-        int, Meta(ge=1, description="of these from one address; more are refused with 503 before the upgrade")
+        int, Meta(ge=1, description="links from one address; more are refused with 503 before the upgrade")
     ] = 1024
-    max_held_frames: Annotated[int, Meta(ge=1, le=65536, description="frames of one link that wait for a key")] = 256
+    max_held_frames: Annotated[int, Meta(ge=1, le=65536, description="frames of one link waiting for a key")] = 256
     max_held_bytes: Annotated[
-        int, Meta(ge=4096, description="bytes of all frames that wait for keys; at most an eighth of `memory_bytes`")
+        int, Meta(ge=4096, description="bytes of all frames waiting for keys; at most an eighth of `memory_bytes`")
     ] = 32 << 20
     memory_bytes: Annotated[
         int,
         Meta(
             ge=1 << 20,
-            description="memory for messages, beyond the keys, the verdicts, the index of each atom's log and 41 KB a"
-            " link: a quarter each for recent messages and for those that are not whole, an eighth each for those not"
-            " handled, those that wait for keys and those not sent yet",
+            description="memory for messages, in addition to keys, verdicts, the index of each atom's log and 41 KB per"
+            " link: a quarter each for recent and for incomplete messages, an eighth each for those not yet handled,"
+            " those waiting for keys and those not yet sent",
         ),
     ] = 512 << 20
     key_timeout_ms: Annotated[int, Meta(ge=100, description="how long a frame waits for its signer's key")] = 10_000
     partner_key_timeout_ms: Annotated[
-        int, Meta(ge=1, description="how long an owner waits for a partner's key before it goes on with others")
+        int, Meta(ge=1, description="how long an owner waits for a partner's key before it continues with others")
     ] = 2_000
-    max_deferred: Annotated[
-        int, Meta(ge=1, description="log entries of an owner that wait for the keys of their partners")
-    ] = 1_000
+    max_deferred: Annotated[int, Meta(ge=1, description="log entries of an owner waiting for the keys of partners")] = (
+        1_000
+    )
     max_deferred_bytes: Annotated[int, Meta(ge=4096, description="bytes of these entries")] = 16 << 20
     max_cached_keys: Annotated[int, Meta(ge=16, description="public keys of other nodes and atoms kept in memory")] = (
         10_000
@@ -60,47 +60,47 @@ class WonSettings(LinkMemory, msgspec.Struct, frozen=True, kw_only=True, forbid_
     key_lifetime_ms: Annotated[int, Meta(ge=1000, description="a fetched key is fetched again after this time")] = (
         86_400_000
     )
-    max_queue: Annotated[int, Meta(ge=1, description="messages that may wait for one destination node")] = 100_000
-    max_destinations: Annotated[int, Meta(ge=1, description="destination nodes that messages may wait for")] = 10_000
-    max_dials: Annotated[int, Meta(ge=1, description="links to other nodes that are being opened at once")] = 64
+    max_queue: Annotated[int, Meta(ge=1, description="messages waiting for one destination node")] = 100_000
+    max_destinations: Annotated[int, Meta(ge=1, description="destination nodes with waiting messages")] = 10_000
+    max_dials: Annotated[int, Meta(ge=1, description="links to other nodes being opened at the same time")] = 64
     message_lifetime_ms: Annotated[
-        int, Meta(ge=1000, description="a message that its recipient's node did not take within this time has failed")
+        int, Meta(ge=1000, description="a message not accepted by its recipient's node within this time has failed")
     ] = 604_800_000
-    window: Annotated[int, Meta(ge=1, le=4096, description="messages under way to one node without response")] = 256
+    window: Annotated[int, Meta(ge=1, le=4096, description="unanswered messages in transit to one node")] = 256
     burst_bytes: Annotated[
         int,
         Meta(
             ge=4096,
             le=16 << 20,
-            description="bytes sent over one link before an answer: messages without response, or a page of a log;"
-            " one message more may go",
+            description="bytes sent over one link before an answer: unanswered messages, or a page of a log;"
+            " the last message may exceed it",
         ),
     ] = 8 << 20
-    retry_ms: Annotated[int, Meta(ge=10, description="first pause before a destination is tried again")] = 500
-    max_retry_ms: Annotated[int, Meta(ge=10, description="longest pause between two tries of a destination")] = 300_000
+    retry_ms: Annotated[int, Meta(ge=10, description="first pause before retrying a destination")] = 500
+    max_retry_ms: Annotated[int, Meta(ge=10, description="longest pause before retrying a destination")] = 300_000
     response_timeout_ms: Annotated[
-        int, Meta(ge=100, description="a message without response is sent again after this time")
+        int, Meta(ge=100, description="an unanswered message is sent again after this time")
     ] = 30_000
-    catch_up_page: Annotated[int, Meta(ge=1, le=4096, description="log entries a client gets for one registration")] = (
+    catch_up_page: Annotated[int, Meta(ge=1, le=4096, description="log entries sent to a client per registration")] = (
         256
     )
     page_size: Annotated[int, Meta(ge=1, le=10_000, description="entries on one page of a container document")] = 200
     recent_messages: Annotated[
-        int, Meta(ge=64, description="messages whose bytes stay in memory at most; older ones come from the journal")
+        int, Meta(ge=64, description="messages whose bytes are kept in memory; older ones are read from the journal")
     ] = 4096
-    max_verdicts: Annotated[int, Meta(ge=64, description="addresses whose verification is remembered")] = 65_536
+    max_verdicts: Annotated[int, Meta(ge=64, description="addresses whose verification result is remembered")] = 65_536
     serve_conversations: Annotated[
         bool,
         Meta(
-            description="serve connections, containers and messages to anybody; else only to the atoms that take part,"
+            description="serve connections, containers and messages to anybody; otherwise only to participating atoms,"
             " which sign their requests"
         ),
     ] = False
     fetch_networks: Annotated[
         tuple[str, ...],
         Meta(
-            description="networks that are not public and that keys may be fetched from and nodes dialled in:"
-            " 10.0.0.0/8; a node that is named localhost may always use loopback"
+            description="non-public networks, such as 10.0.0.0/8, in which keys may be fetched and nodes dialled;"
+            " a node named localhost may always use loopback"
         ),
     ] = ()
 

@@ -26,7 +26,7 @@ def check_journals(directory: Path, lake: Store) -> Iterator[Finding]:
     for path in (directory, *found):
         yield from check_mode(path)
     if found and not bad:
-        yield ok("journals", f"{len(found)} in {directory} have all that they are known to have had")
+        yield ok("journals", f"{len(found)} in {directory} have all hops that they are known to have had")
 
 
 def check_journal(path: Path, lake: Store) -> Iterator[Finding]:
@@ -40,7 +40,7 @@ def check_journal(path: Path, lake: Store) -> Iterator[Finding]:
             for detail in find_breaks(reader, _known(reader, lake)):
                 yield fail(check, f"it {detail}", advice)
             if reader.identity.has_mark and reader.size and not mark_path(path).exists():
-                yield fail(check, f"it comes without its high-water mark ({mark_path(path).name})", advice)
+                yield fail(check, f"its high-water mark is missing ({mark_path(path).name})", advice)
     except JournalError as error:
         yield fail(check, str(error), advice)
     except OSError as error:
@@ -59,4 +59,4 @@ def check_mode(path: Path) -> Iterator[Finding]:
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & 0o077:
         wanted = "700" if path.is_dir() else "600"
-        yield warn("journals", f"{path} has mode {mode:04o}: others can get at messages", f"chmod {wanted} {path}")
+        yield warn("journals", f"{path} has mode {mode:04o}: others can read messages", f"chmod {wanted} {path}")

@@ -75,9 +75,9 @@ def check_java(
     detail = f"Java {java.version_text} in {java.home} (from {java.source})"
     if java_home and java.source != "JAVA_HOME":
         why = next((each.why for each in rejected if each.source == "JAVA_HOME"), "will not do")
-        return warn("java", detail, f"JAVA_HOME={java_home} {why} and is passed over: correct or unset it")
+        return warn("java", detail, f"JAVA_HOME={java_home} {why} and is ignored: correct or unset it")
     if java.version > NEWEST_KNOWN_JAVA:
-        return warn("java", detail, f"newer than Java {NEWEST_KNOWN_JAVA}, the newest that Spark was tried on here")
+        return warn("java", detail, f"newer than Java {NEWEST_KNOWN_JAVA}, the newest version tested with Spark")
     return ok("java", detail)
 
 
@@ -118,7 +118,7 @@ def start_spark() -> Finding:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return fail("spark session", f"no answer within {_SPARK_TIMEOUT_S} s", "look at the machine's load and memory")
+        return fail("spark session", f"no answer within {_SPARK_TIMEOUT_S} s", "check the machine's load and memory")
     took = time.monotonic() - started
     answer = ran.stdout.strip()
     if ran.returncode != 0 or not answer.endswith("499500 499500"):
@@ -164,22 +164,24 @@ def judge_clock(wall: float, step: float) -> Finding:
     if wall < EARLIEST_SANE_TIME:
         return fail("clock", detail, "the date is in the past: set the clock; lifetimes and certificates depend on it")
     if abs(step) > _MAX_CLOCK_STEP_S:
-        detail = f"{detail}, jumped {step * 1000:+.0f} ms while being looked at"
-        return warn("clock", detail, "somebody is setting it; journals keep their order, but latencies will be off")
+        detail = f"{detail}, jumped {step * 1000:+.0f} ms during the check"
+        return warn("clock", detail, "something is setting it; journals keep their order, but latencies will be wrong")
     return ok("clock", detail)
 
 
 def check_synchronised(state: tuple[bool, int] | None) -> Finding:
     """Check that the system clock is synchronised; `state` is that and the error in microseconds."""
     if state is None:
-        return ok("time server", "this system does not say whether its clock follows one")
+        return ok("time server", "this system does not report whether its clock is synchronised")
     synchronised, error_us = state
     if not synchronised:
-        advice = "run chrony, ntpd or systemd-timesyncd: times of several servers are compared in the audit"
-        return warn("time server", "the clock does not follow one", advice)
-    detail = f"the clock follows one, within {error_us / 1000:.0f} ms"
+        advice = "run chrony, ntpd or systemd-timesyncd: the audit compares the times of several servers"
+        return warn("time server", "the clock is not synchronised", advice)
+    detail = f"the clock is synchronised, within {error_us / 1000:.0f} ms"
     if error_us > _MAX_CLOCK_ERROR_US:
-        return warn("time server", detail, "the time server was not reached for long: check the time service")
+        return warn(
+            "time server", detail, "the time server has not been reached for a long time: check the time service"
+        )
     return ok("time server", detail)
 
 

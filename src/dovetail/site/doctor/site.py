@@ -58,10 +58,10 @@ def check_directory(check: str, path: Path) -> Finding:
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
-            return fail(check, f"{path}: {error.strerror}", "let this user write there, or name another directory")
+            return fail(check, f"{path}: {error.strerror}", "let this user write there, or choose another directory")
         return ok(check, f"{path} is writable")
     if os.path.lexists(path):
-        return fail(check, f"{path} is not a directory", "move it away, or name another directory")
+        return fail(check, f"{path} is not a directory", "move it away, or choose another directory")
     parent = existing_parent(path)
     if not os.access(parent, os.W_OK | os.X_OK):
         return fail(check, f"{path} does not exist and cannot be created in {parent}", "create it, writable to you")
@@ -74,7 +74,7 @@ def check_object_store(location: str) -> Finding:
         open_store(location).directories(f"{MANIFESTS}/")
     except (DovetailError, OSError) as error:
         text = str(error).partition("\n")[0]
-        return fail("lake", text, "look at AWS_ENDPOINT_URL, AWS_REGION and the credentials, and whether it is there")
+        return fail("lake", text, "check AWS_ENDPOINT_URL, AWS_REGION, the credentials, and that the bucket exists")
     return ok("lake", f"{location} answers")
 
 
@@ -83,8 +83,8 @@ def check_file_system(check: str, path: Path, mounts: str | None = None) -> Find
     parent = existing_parent(path)
     kind = file_system_of(parent, read_mounts() if mounts is None else mounts)
     if kind in _NETWORK_FILE_SYSTEMS:
-        return fail(f"{check} disk", f"{parent} is on {kind}, over the network", "keep journals on a local disk")
-    return ok(f"{check} disk", f"{parent} is on {kind or 'a file system that is not told'}")
+        return fail(f"{check} disk", f"{parent} is on {kind}, a network file system", "keep journals on a local disk")
+    return ok(f"{check} disk", f"{parent} is on {kind or 'a file system of unknown type'}")
 
 
 def check_room(directories: dict[str, Path]) -> Iterator[Finding]:
@@ -102,9 +102,9 @@ def judge_room(check: str, free: int, total: int) -> Finding:
     """Judge `free` of `total` bytes."""
     detail = f"{free / _GIB:.1f} of {total / _GIB:.1f} GiB are free"
     if free < MIN_FREE_BYTES:
-        return fail(check, detail, "make room: a full disk stops the journals and with them the servers")
+        return fail(check, detail, "free some space: a full disk stops the journals and with them the servers")
     if free < GOOD_FREE_BYTES:
-        return warn(check, detail, "make room soon, or purge what is expired")
+        return warn(check, detail, "free some space soon, or purge expired messages")
     return ok(check, detail)
 
 
@@ -113,7 +113,7 @@ def check_keys(directory: Path) -> Iterator[Finding]:
     from dovetail.keys import describe
 
     if not directory.is_dir():
-        yield ok("keys", f"{directory} is not there; dovetail keys makes it")
+        yield ok("keys", f"{directory} does not exist; dovetail keys creates it")
         return
     bad: list[Finding] = []
     count = 0
@@ -148,15 +148,15 @@ def judge_key_file(record: dict[str, Any]) -> Finding | None:
         case "ca" | "certificate" | "revocation list" as kind:
             limit = REVOCATION_LIST_WARN_DAYS if kind == "revocation list" else CERTIFICATE_WARN_DAYS
             advice = {
-                "ca": "make a new CA and issue its certificates anew",
-                "certificate": "dovetail keys issue --force makes a new one",
-                "revocation list": "dovetail keys crl signs it anew",
+                "ca": "create a new CA and reissue its certificates",
+                "certificate": "dovetail keys issue --force creates a new one",
+                "revocation list": "dovetail keys crl signs a new one",
             }[kind]
             if not record["valid"]:
                 detail = f"{name} is valid only from {record['valid_from']} until {record['valid_until']}"
                 return fail("keys", detail, advice)
             if record["days_left"] < limit:
-                return warn("keys", f"{name} is over in {record['days_left']} days", advice)
+                return warn("keys", f"{name} expires in {record['days_left']} days", advice)
     return None
 
 
