@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from audit.audit_worlds import SECOND, T0_US, whole_world, write_lake
+from audit.audit_worlds import SECOND, T0_US, World, pcp_world, whole_world, write_lake
 from dovetail.audit.tables import read_runs
 from oracle.audit_answers import ask_oracle, ask_tables
 
@@ -75,10 +75,10 @@ def run(root: Path, victim: str = "", number: int = 0) -> int:
     return code
 
 
-def kill_often(root: Path, kills: list[tuple[str, int]]) -> None:
-    """Two parts of a world: a full audit of the first, an incremental one of the second; each is killed repeatedly."""
-    for part in range(2):
-        write_lake(root, whole_world(3, 6, T0_US + part * 100 * SECOND))
+def kill_often(root: Path, worlds: list[World], kills: list[tuple[str, int]]) -> None:
+    """A full audit of the first world, an incremental one of the second; each is killed repeatedly."""
+    for part, world in enumerate(worlds):
+        write_lake(root, world)
         for victim, number in kills[part::2]:
             code = run(root, victim, number)
             assert code > 0 if victim == "java" else code == -signal.SIGKILL, (victim, number)
@@ -88,7 +88,9 @@ def kill_often(root: Path, kills: list[tuple[str, int]]) -> None:
 
 
 def test_five_kills_change_nothing(tmp_path):
-    kill_often(tmp_path, [("driver", 2), ("inside", 3), ("inside", 9), ("java", 4), ("driver", 17)])
+    rng = random.Random(1)
+    worlds = [pcp_world(rng, 6, 1 + 100 * part, T0_US + part * 100 * SECOND) for part in range(2)]
+    kill_often(tmp_path, worlds, [("driver", 2), ("inside", 3), ("inside", 9), ("java", 4), ("driver", 17)])
 
 
 @pytest.mark.soak
@@ -96,5 +98,6 @@ def test_five_kills_change_nothing(tmp_path):
 def test_a_hundred_kills_change_nothing(tmp_path):
     rng = random.Random(1)
     most = {"driver": 17, "java": 8, "inside": 8}
+    worlds = [whole_world(3, 6, T0_US + part * 100 * SECOND) for part in range(2)]
     victims = [rng.choice(sorted(most)) for _ in range(100)]
-    kill_often(tmp_path, [(victim, rng.randint(1, most[victim])) for victim in victims])
+    kill_often(tmp_path, worlds, [(victim, rng.randint(1, most[victim])) for victim in victims])
