@@ -67,7 +67,7 @@ def test_each_is_told_once_also_beyond_a_hundred_thousand(findings, tmp_path):
 
 
 def test_at_the_bound_no_further_ones_are_told(findings, tmp_path, monkeypatch):
-    monkeypatch.setattr(alerts_module, "MAX_TOLD", 5)
+    monkeypatch.setattr(alerts_module, "MAX_REPORTED", 5)
     findings += [finding("delivery.lost", number) for number in range(9)]
     assert len(update(tmp_path)) == 5
     assert update(tmp_path) == []

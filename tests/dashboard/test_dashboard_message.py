@@ -25,9 +25,9 @@ LATER = encode_content(
 )
 
 
-def tell(site: Site, raw: bytes) -> message.MessageTrace:
+def trace_of(site: Site, raw: bytes) -> message.MessageTrace:
     with site.open() as (sources, _):
-        trace, damages = message.tell(sources, address_of(raw))
+        trace, damages = message.trace_message(sources, address_of(raw))
     assert trace is not None
     assert damages == []
     return trace
@@ -38,15 +38,15 @@ def test_swarm_references_lead_both_ways(tmp_path):
         for raw in (EARLIER, LATER):
             writer.append([world.observe(raw, Stage.ACCEPTED, "192.0.2.7:4000")])
     site = Site((tmp_path,))
-    (child,) = tell(site, EARLIER).relatives
+    (child,) = trace_of(site, EARLIER).relatives
     assert (child.address, child.is_child, child.relation) == (address_of(LATER), True, Relation.REFERS)
-    later = tell(site, LATER)
+    later = trace_of(site, LATER)
     assert later.fabric.explain(LATER)["payload_text"] == "höher"
     assert [each.address for each in later.relatives] == [address_of(EARLIER), None]
 
 
 def test_pcp_replies_lead_both_ways(site):
-    request, reply = tell(site, world.REQUEST), tell(site, world.REPLY)
+    request, reply = trace_of(site, world.REQUEST), trace_of(site, world.REPLY)
     assert [(each.address, each.is_child) for each in request.relatives] == [(address_of(world.REPLY), True)]
     assert [(each.address, each.is_child) for each in reply.relatives] == [(address_of(world.REQUEST), False)]
     assert request.is_search_complete
@@ -55,7 +55,7 @@ def test_pcp_replies_lead_both_ways(site):
 
 def test_a_search_that_ran_out_of_time_says_so(site, monkeypatch):
     monkeypatch.setattr(message, "SECONDS_FOR_RELATIVES", -1.0)
-    assert not tell(site, world.REQUEST).is_search_complete
+    assert not trace_of(site, world.REQUEST).is_search_complete
 
 
 @pytest.mark.parametrize("server", ["pcp://broker/server", "https://node.example/won/resource", PEER])
@@ -63,7 +63,7 @@ def test_a_search_that_ran_out_of_time_says_so(site, monkeypatch):
 def test_bytes_that_do_not_decode_say_why(tmp_path, server, raw):
     with world.open_writer(tmp_path / "one.journal", server) as writer:
         writer.append([world.observe(raw, Stage.REJECTED, "192.0.2.7:4000", reason=Reason.MALFORMED)])
-    trace = tell(Site((tmp_path,)), raw)
+    trace = trace_of(Site((tmp_path,)), raw)
     assert trace.info is None
     assert trace.error
     assert trace.relatives == []
@@ -75,6 +75,6 @@ def test_a_message_whose_bytes_are_gone_is_still_found_by_what_names_it(tmp_path
         pulled = Observation(at_us=world.T0, stage=Stage.PULLED, message=address_of(EARLIER))
         writer.append([pulled])
         writer.append([world.observe(LATER, Stage.ACCEPTED, "192.0.2.7:4000")])
-    trace = tell(Site((tmp_path,)), EARLIER)
+    trace = trace_of(Site((tmp_path,)), EARLIER)
     assert trace.error == "no journal here keeps the bytes any more"
     assert [(each.address, each.is_child) for each in trace.relatives] == [(address_of(LATER), True)]

@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from dashboard import dashboard_world as world
-from dovetail.dashboard.message import tell
+from dovetail.dashboard.message import trace_message
 from dovetail.dashboard.query import parse_query
 from dovetail.dashboard.search import MAX_RESULTS, search
 from dovetail.dashboard.site_sources import Site
@@ -194,7 +194,7 @@ def test_what_was_purged_is_found_by_its_sealed_bytes(tmp_path):
         found, _ = find_all(Site((tmp_path,), lake), text="gravel", stage=stage)
         assert {address for _, address in found} == expected
     with Site((tmp_path,), lake).open() as (sources, _):
-        trace, _ = tell(sources, orders[0])
+        trace, _ = trace_message(sources, orders[0])
         assert trace.raw == order(0)
 
 
@@ -205,7 +205,7 @@ def test_altered_bytes_of_the_lake_are_not_taken_for_purged_ones(tmp_path):
         altered = [row | {"raw": row["raw"] and row["raw"].replace(b"gravel", b"marble")} for row in rows]
         pq.write_table(pa.Table.from_pylist(altered, schema=pq.read_schema(path)), path)
     with Site((tmp_path,), lake).open() as (sources, _):
-        trace, _ = tell(sources, address_of(order(0)))
+        trace, _ = trace_message(sources, address_of(order(0)))
     assert trace.raw is None
 
 

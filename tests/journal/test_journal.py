@@ -285,8 +285,8 @@ def test_commit_waits_for_a_full_disk_and_says_so_once_at_each_end(tmp_path, cap
         assert [hop.size for hop in journal.hops()] == [100_000]
         assert journal.wait_times.sum_s > journal.commit_times.sum_s, "what was tried in vain was waited for too"
     assert [(record.levelname, record.getMessage().partition(": ")[2][:8]) for record in caplog.records] == [
-        ("WARNING", "waiting,"),
-        ("WARNING", "written "),
+        ("WARNING", "waiting "),
+        ("WARNING", "writing "),
     ]
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from dovetail.model.address import Address
 from dovetail.model.hop import Hop, Reason, Relation, Stage
-from dovetail.receipt.claims import describe_hop, describe_message, name_messages, quote, tell_limits, time_text
+from dovetail.receipt.claims import describe_hop, describe_message, name_messages, quote, state_limits, time_text
 from receipt import receipt_samples as samples
 
 
@@ -60,8 +60,8 @@ def test_messages_are_told_apart():
 
 
 def test_what_is_not_proven_depends_on_what_was_seen():
-    accepted = tell_limits("pcp", [hop(Stage.ACCEPTED)], is_redacted=False, unwitnessed=[])
-    delivered = tell_limits("pcp", [hop(Stage.DELIVERED)], is_redacted=True, unwitnessed=["pcp://b/server"])
+    accepted = state_limits("pcp", [hop(Stage.ACCEPTED)], is_redacted=False, unwitnessed=[])
+    delivered = state_limits("pcp", [hop(Stage.DELIVERED)], is_redacted=True, unwitnessed=["pcp://b/server"])
     assert not any("received" in limit for limit in accepted)
     assert any("received" in limit for limit in delivered)
     assert any("left out" in limit for limit in delivered)

@@ -111,7 +111,7 @@ def Frame(link, data):
 def add(world, name, core_factory=Mailbox, *, skew_us=0, drift_ppm=0, **options):
     """Add a process to the world; returns it. Commits take no time."""
     if core_factory is Line:
-        options |= {"on_accepted": Line.receive_accepted, "on_closed": _tell_closed}
+        options |= {"on_accepted": Line.receive_accepted, "on_closed": _report_closed}
     options = ProcessOptions(**{"commit_us": (0, 0), **options})
     server = f"swarm://test/{name}"
     return world.add_process(
@@ -119,7 +119,7 @@ def add(world, name, core_factory=Mailbox, *, skew_us=0, drift_ppm=0, **options)
     )
 
 
-def _tell_closed(core, link, code, unsent_bytes, now):
+def _report_closed(core, link, code, unsent_bytes, now):
     core.receive_closed(link, code, now)
 
 

@@ -23,12 +23,12 @@ from dovetail.audit.tables import Row, Tables, open_tables
 from dovetail.lake.location import Location, open_store
 
 DIRECTORY = "_alerts/"
-MAX_TOLD = 10_000_000
+MAX_REPORTED = 10_000_000
 """Maximum number of remembered findings, 16 bytes each; beyond it, no more are reported."""
 MAX_WAITING_CHAINS = 1_000_000
 INCOMPLETE = "chain.incomplete"
 _WAITING = ("awaiting_sender", "awaiting_recipient")
-_TELLING = ("integrity.", "gap.", "fork.", "chain.", "delivery.", "message.bad", "quarantine.unreadable")
+_ALERTING = ("integrity.", "gap.", "fork.", "chain.", "delivery.", "message.bad", "quarantine.unreadable")
 _HASH_BYTES = 16
 
 
@@ -37,7 +37,7 @@ class Alerts:
     """Reports each new finding once. A chain is overdue when it began `overdue_us` ago by this machine's clock."""
 
     out: Location
-    tell: Callable[[Row], None]
+    report: Callable[[Row], None]
     overdue_us: int | None = None
     _chains: list[tuple[str, Row]] = field(default_factory=list)
     _chains_of: int = 0
@@ -48,26 +48,26 @@ class Alerts:
         memory = open_store(self.out)
         *older, newest = ["", *(entry.key for entry in memory.list(DIRECTORY))]
         data = memory.get(newest) if newest else b""
-        told = {data[start : start + _HASH_BYTES] for start in range(0, len(data), _HASH_BYTES)}
+        reported = {data[start : start + _HASH_BYTES] for start in range(0, len(data), _HASH_BYTES)}
         present: set[bytes] = set()
         new: dict[str, Row] = {}
 
         def note(finding: Row) -> None:
             key = _key(finding)
             digest = hashlib.sha256(key.encode()).digest()[:_HASH_BYTES]
-            if digest not in present and len(present) < MAX_TOLD:
+            if digest not in present and len(present) < MAX_REPORTED:
                 present.add(digest)
-                if digest not in told:
+                if digest not in reported:
                     new[key] = finding
 
         for finding in tables.scan("findings"):
-            if finding["severity"] != "note" and finding["check"].startswith(_TELLING):
+            if finding["severity"] != "note" and finding["check"].startswith(_ALERTING):
                 note(finding)
         for finding in self._overdue(tables, now) if now is not None else ():
             note(finding)
         for _, finding in sorted(new.items()):
-            self.tell(finding)
-        if present != told:
+            self.report(finding)
+        if present != reported:
             number = int(newest.rpartition("/")[2] or 0) + 1
             memory.create(f"{DIRECTORY}{number:012d}", b"".join(sorted(present)))
             memory.delete([*older[1:], newest] if newest else [])

@@ -4,7 +4,7 @@ Time alone changes messages whose lifetime has ended without an outcome, and tho
 passed (`FabricAudit.overdue`).
 
 A chain is computed from several messages, and so are contradictions of a signer. In fabrics with such rows
-(`FabricAudit.is_chained`) the changed messages, what they answer and what answers them are `bound`: rows about those
+(`FabricAudit.is_chained`) the changed messages, what they answer and what answers them are `linked`: rows about those
 may change. They are computed from all of these, and again from what those answer and what answers them.
 
 Inputs are looked up in the tables (`Warehouse.lookup`), in proportion to what is new. They go through the same
@@ -48,7 +48,7 @@ class Changeset:
     """The addresses."""
     known: pa.Table
     """Those that had hops or holdings before: only these can have old rows."""
-    bound: pa.Table
+    linked: pa.Table
     """Addresses whose chains, and outcomes derived from answers, may have changed; includes the changed ones."""
     children: pa.Table
     """Messages whose links may have other targets now."""
@@ -111,15 +111,15 @@ class _Gathering:
         known = distinct(past.select(ADDRESS))
         messages = self._messages(known)
         links = self._links(known, distinct(messages.select(_KEY), _keys_of(self.changed)))
-        near = self._near(links, messages)
-        bound, more_links, more_messages = self._chained(links, near, messages)
+        holdings = self._holdings(links, messages)
+        linked, more_links, more_messages = self._chained(links, holdings, messages)
         others = distinct(_ADDRESSES.empty_table(), more_messages.select(ADDRESS))
         more_hops = self._past_hops(pick(others, self.changed, others=True))
-        before = pick(near, self.changed)
+        before = pick(holdings, self.changed)
         return Changeset(
             changed=self.changed,
             known=distinct(known, before.select(ADDRESS)),
-            bound=distinct(self.changed, bound),
+            linked=distinct(self.changed, linked),
             children=distinct(links.select(_CHILD)),
             now={
                 "hops": pa.concat_tables([fresh, past, more_hops]),
@@ -129,7 +129,7 @@ class _Gathering:
             own_hops=pa.concat_tables([fresh, past]),
             own_messages=messages,
             before={"hops": past, "holdings": before},
-            neighbours=pick(near, self.changed, others=True),
+            neighbours=pick(holdings, self.changed, others=True),
         )
 
     def _past_hops(self, addresses: pa.Table) -> pa.Table:
@@ -156,7 +156,7 @@ class _Gathering:
         found = self.warehouse.lookup("links", wanted)
         return found.filter(pc.not_equal(found["run"], self.warehouse.run))
 
-    def _near(self, links: pa.Table, messages: pa.Table) -> pa.Table:
+    def _holdings(self, links: pa.Table, messages: pa.Table) -> pa.Table:
         """What was known about the changed messages, others with the same key, and both ends of their links."""
         children = distinct(links.select(_CHILD)).rename_columns(ADDRESS)
         keys = distinct(
@@ -170,23 +170,23 @@ class _Gathering:
         by_address = self.warehouse.lookup("holdings", keyless)
         return pa.concat_tables([by_key, pick(by_address, distinct(by_key.select(ADDRESS)), others=True)])
 
-    def _chained(self, links: pa.Table, near: pa.Table, messages: pa.Table) -> tuple[pa.Table, pa.Table, pa.Table]:
-        """What is bound, and the further links and messages from which its chains are computed."""
+    def _chained(self, links: pa.Table, holdings: pa.Table, messages: pa.Table) -> tuple[pa.Table, pa.Table, pa.Table]:
+        """What is linked, and the further links and messages from which its chains are computed."""
         chained = [audit for audit in AUDITS if audit.is_chained]
         own = of_fabrics(self.changed, chained)
-        links, near = of_fabrics(links, chained), of_fabrics(near, chained)
+        links, holdings = of_fabrics(links, chained), of_fabrics(holdings, chained)
         own_keys = distinct(of_fabrics(messages, chained).select(_KEY), _keys_of(own))
         answers = pick(links, own_keys.rename_columns(_PARENT))
         asked = distinct(pick(links, own.rename_columns(_CHILD)).select(_PARENT)).rename_columns(_KEY)
-        bound = distinct(own, answers.select(_CHILD).rename_columns(ADDRESS), pick(near, asked).select(ADDRESS))
+        linked = distinct(own, answers.select(_CHILD).rename_columns(ADDRESS), pick(holdings, asked).select(ADDRESS))
         if not own.num_rows:
-            return bound, links.slice(0, 0), messages.slice(0, 0)
-        keys = distinct(own_keys, asked, pick(near, bound).select(_KEY))
+            return linked, links.slice(0, 0), messages.slice(0, 0)
+        keys = distinct(own_keys, asked, pick(holdings, linked).select(_KEY))
         referring = self.warehouse.lookup("links", keys.rename_columns(_PARENT))
-        children = distinct(bound.rename_columns(_CHILD), referring.select(_CHILD))
+        children = distinct(linked.rename_columns(_CHILD), referring.select(_CHILD))
         more = self._past_links(pick(children, distinct(links.select(_CHILD)), others=True))
         found = self._chained_messages(pa.concat_tables([links, more]), keys, children, messages)
-        return bound, more, found
+        return linked, more, found
 
     def _chained_messages(self, links: pa.Table, keys: pa.Table, children: pa.Table, messages: pa.Table) -> pa.Table:
         """The messages at both ends of these links."""

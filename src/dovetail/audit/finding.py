@@ -92,8 +92,8 @@ class Finding:
         for name, column in _WAITING.items():
             since, until = to_datetime(self.was_overdue_us), to_datetime(self.overdue_us)
             over = warehouse.scan(name, ADDRESS, ((column, ">=", since), (column, "<", until)))
-            aged = pick(distinct(over), changes.bound, others=True)
-            yield name, self._with(name, made.get(name), aged), distinct(changes.bound, aged)
+            aged = pick(distinct(over), changes.linked, others=True)
+            yield name, self._with(name, made.get(name), aged), distinct(changes.linked, aged)
         expired = self.increment.expired
         more = pick(expired, changes.children, others=True)
         children = distinct(changes.children, more).rename_columns(ADDRESS)
@@ -119,8 +119,8 @@ def _is_about(present: pa.Table, concerned: dict[str, pa.Table], anew: list[str]
     by_table: dict[str, list[str]] = {}
     for check in every_check().values():
         by_table.setdefault(check.table, []).append(check.id)
-    told = pa.array([check for name in anew for check in by_table.get(name, [])], pa.string())
-    mask = pc.is_in(present["check"], value_set=told)
+    checks = pa.array([check for name in anew for check in by_table.get(name, [])], pa.string())
+    mask = pc.is_in(present["check"], value_set=checks)
     for name, addresses in concerned.items():
         of_table = pc.is_in(present["check"], value_set=pa.array(by_table[name], pa.string()))
         mask = pc.or_(mask, pc.and_(of_table, is_in(present.select(ADDRESS), addresses)))

@@ -34,7 +34,7 @@ MAX_PARTIALS = 64
 
 _SIGN = "_sign"
 _SUBJECT = ["fabric", "kind", "subject"]
-_PLANNED = {Scope.CHANGED, Scope.BOUND, Scope.CHILDREN, Scope.EVIDENCE, Scope.PASSING}
+_PLANNED = {Scope.CHANGED, Scope.LINKED, Scope.CHILDREN, Scope.EVIDENCE, Scope.PASSING}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -176,7 +176,7 @@ class Increment(Refresh):
     def _keys(self, step: Step) -> tuple[pa.Table, pa.Table]:
         """The keys of the affected rows, and those of them that may have old rows."""
         changes = self.changes
-        table = {Scope.CHANGED: changes.changed, Scope.BOUND: changes.bound}.get(step.scope)
+        table = {Scope.CHANGED: changes.changed, Scope.LINKED: changes.linked}.get(step.scope)
         new = pick(changes.changed, changes.known, others=True)
         if table is None:
             names = list(changes.children.column_names)
@@ -204,10 +204,10 @@ class Increment(Refresh):
 
     def _holdings(self, made: Rows) -> Rows:
         """The recomputed holdings, and those of unchanged neighbours."""
-        near = self.changes.neighbours.select(HOLDINGS.names)
+        neighbours = self.changes.neighbours.select(HOLDINGS.names)
         if isinstance(made, pa.Table):
-            return pa.concat_tables([made, pick(near, made.select(ADDRESS), others=True).cast(made.schema)])
-        others = from_arrow(self.spark, near, HOLDINGS.schema)
+            return pa.concat_tables([made, pick(neighbours, made.select(ADDRESS), others=True).cast(made.schema)])
+        others = from_arrow(self.spark, neighbours, HOLDINGS.schema)
         return made.unionByName(others.join(made.select(*ADDRESS), on=ADDRESS, how="left_anti"))
 
     # sums
@@ -224,9 +224,9 @@ class Increment(Refresh):
                 now[step.name] = self.warehouse.arrow(step.name)
             return
         both = signed[0].unionByName(signed[1]) if len(signed) > 1 else signed[0]
-        told = both.toArrow()
+        combined = both.toArrow()
         plus, minus = (
-            told.filter(pc.field(_SIGN) == sign).drop_columns([_SIGN]).cast(step.table.arrow) for sign in (1, -1)
+            combined.filter(pc.field(_SIGN) == sign).drop_columns([_SIGN]).cast(step.table.arrow) for sign in (1, -1)
         )
         if step.least:
             self._follow_least(step, now, plus, minus)

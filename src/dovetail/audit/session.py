@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 from dovetail.audit import jars
 from dovetail.audit.native import NATIVE_CLASSES
 from dovetail.audit.package import ARCHIVE, pack
-from dovetail.audit.stderr_filter import own_interrupt, without_chatter
+from dovetail.audit.stderr_filter import filtered_stderr, own_interrupt
 from dovetail.model.errors import PipelineError
 
 DEFAULT_MASTER = "local[*]"
@@ -151,7 +151,7 @@ def open_session(options: SessionOptions | None = None) -> SparkSession:
     for key, value in settings.items():
         builder = builder.config(key, value)
     try:
-        with without_chatter(), own_interrupt():
+        with filtered_stderr(), own_interrupt():
             spark = builder.getOrCreate()
     except Exception as error:
         line = str(error).strip().splitlines()
@@ -159,7 +159,7 @@ def open_session(options: SessionOptions | None = None) -> SparkSession:
     spark.sparkContext.setLogLevel("ERROR")
     if not _is_submitted() and not _is_local(settings):
         _send_package(spark)
-    _spare_questions(spark)
+    _cache_java_lookups(spark)
     _given.clear()
     _given.update(options.conf)
     return spark
@@ -292,7 +292,7 @@ class _Remembered:
         return self._java_class(*arguments)
 
 
-def _spare_questions(spark: SparkSession) -> None:
+def _cache_java_lookups(spark: SparkSession) -> None:
     """Every use of a function looks up its Java class, which searches all archives for the shorter names, and then the
     method; and Java walks its whole stack to find where in the code a job was started.
     """

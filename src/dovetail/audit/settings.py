@@ -1,4 +1,4 @@
-"""What the audit must be told because the lake does not contain it: agreements of communities, and trusted keys."""
+"""Input of the audit that is not in the lake: agreements of communities, and trusted keys."""
 
 from __future__ import annotations
 

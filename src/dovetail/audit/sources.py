@@ -70,8 +70,8 @@ def inspect_files(spark: SparkSession, lake: Store, files: Sequence[SealedFile])
 
     rows = [(msgspec.json.encode(file).decode(),) for file in files]
     parts = min(len(files), 4 * spark.sparkContext.defaultParallelism)
-    told = spark.createDataFrame(rows, "file string").repartition(parts).mapInArrow(look, _INSPECTED).collect()
-    return {row["path"]: Inspected(row["sha256"], row["error"], row["tag"]) for row in told}
+    inspected = spark.createDataFrame(rows, "file string").repartition(parts).mapInArrow(look, _INSPECTED).collect()
+    return {row["path"]: Inspected(row["sha256"], row["error"], row["tag"]) for row in inspected}
 
 
 def _decode_file(text: str) -> SealedFile:
@@ -113,9 +113,9 @@ def walk_rows(rows: DataFrame) -> dict[str, Part]:
     walked = rows.select("file", "server", "seq", F.unix_micros("at").alias("at_us"), "leaf_hash", "leaf_valid").select(
         *WALK_COLUMNS
     )
-    told = map_batches(walked, walk_files, PART_SCHEMA)
-    told = told if isinstance(told, pa.Table) else told.toArrow()
-    for file, part in zip(told["file"].to_pylist(), told["part"].to_pylist(), strict=True):
+    scanned = map_batches(walked, walk_files, PART_SCHEMA)
+    scanned = scanned if isinstance(scanned, pa.Table) else scanned.toArrow()
+    for file, part in zip(scanned["file"].to_pylist(), scanned["part"].to_pylist(), strict=True):
         parts.setdefault(file, []).append(decode_part(part))
     return {file: merge_parts(found) for file, found in parts.items()}
 

@@ -42,8 +42,10 @@ def write_files(root: str, table: Table, rows: DataFrame) -> list[AddAction | Re
         stats = _stats(pq.read_metadata(file), table)
         if stats["numRecords"]:
             place = file.rename(Path(root, table.name, file.name))
-            told = place.stat()
-            actions.append(AddAction(file.name, told.st_size, {}, int(told.st_mtime * 1000), True, json.dumps(stats)))
+            status = place.stat()
+            actions.append(
+                AddAction(file.name, status.st_size, {}, int(status.st_mtime * 1000), True, json.dumps(stats))
+            )
     shutil.rmtree(staging)
     return actions
 

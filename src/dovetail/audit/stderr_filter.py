@@ -23,7 +23,7 @@ _STDERR = 2
 
 
 @contextlib.contextmanager
-def without_chatter() -> Iterator[None]:
+def filtered_stderr() -> Iterator[None]:
     """Processes started in this block have a filtered stderr, for their whole life."""
     try:
         own = os.dup(_STDERR)

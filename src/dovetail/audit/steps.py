@@ -62,7 +62,7 @@ class Scope(enum.Enum):
 
     CHANGED = "changed"
     """Those of changed messages."""
-    BOUND = "bound"
+    LINKED = "linked"
     """Also those of messages that answer or are answered by a changed one."""
     CHILDREN = "children"
     """Those of links from or to a changed message."""
@@ -138,7 +138,7 @@ def gold_steps(
             schemas.DELIVERIES,
             ("hops", "messages", HOLDINGS.name, ANSWERS.name, "servers", "skew"),
             partial(_deliveries, loss_timeout_us=loss_timeout_us, audits=audits),
-            Scope.BOUND,
+            Scope.LINKED,
             is_dated=True,
         ),
         Step(
@@ -152,7 +152,7 @@ def gold_steps(
             schemas.CHAINS,
             ("hops", "messages", "links"),
             partial(chains, audits=with_chains),
-            Scope.BOUND,
+            Scope.LINKED,
             needs={"messages": chained},
         ),
         Step(

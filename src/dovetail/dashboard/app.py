@@ -209,7 +209,7 @@ class Dashboard:
 
     def _message_page(self, address: Address) -> tuple[Html | None, list[Damage]]:
         with self._sources.site.open() as (sources, opening):
-            trace, damages = message.tell(sources, address)
+            trace, damages = message.trace_message(sources, address)
             if trace is None:
                 return None, [*opening, *damages]
             trace.damages = [*opening, *trace.damages]

@@ -45,15 +45,15 @@ async def ask(endpoints: tuple[Endpoint, ...]) -> list[dict[str, Any]]:
 
 
 async def _ask_one(endpoint: Endpoint) -> dict[str, Any]:
-    told: dict[str, Any] = {"name": endpoint.name, "url": endpoint.url, "error": "", "figures": []}
+    gauge: dict[str, Any] = {"name": endpoint.name, "url": endpoint.url, "error": "", "figures": []}
     try:
         data = await probe(endpoint.url, None, TIMEOUT_S, "text/plain")
         if data is None:
             raise ValueError(f"answered something else than at most {MAX_DOCUMENT_BYTES} bytes of metrics")
-        told["figures"] = list(islice(_read_figures(data.decode()), MAX_FIGURES))
+        gauge["figures"] = list(islice(_read_figures(data.decode()), MAX_FIGURES))
     except (ConnectFailed, ValueError) as error:
-        told["error"] = getattr(error, "reason", "") or str(error)
-    return told
+        gauge["error"] = getattr(error, "reason", "") or str(error)
+    return gauge
 
 
 def _read_figures(text: str) -> Iterator[dict[str, Any]]:

@@ -64,7 +64,7 @@ class MessageTrace:
         return self.info.key if self.info is not None else self.fabric.key_of(self.address)
 
 
-def tell(sources: Sequence[HopSource], address: Address) -> tuple[MessageTrace | None, list[Damage]]:
+def trace_message(sources: Sequence[HopSource], address: Address) -> tuple[MessageTrace | None, list[Damage]]:
     """The trace of a message, None if no source knows it, and what could not be read on the way."""
     damages: list[Damage] = []
     holders: list[tuple[HopSource, list[Hop]]] = []

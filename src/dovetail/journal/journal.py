@@ -329,7 +329,7 @@ class Journal:
             if is_relaxed and time.monotonic() - synced_at >= self._options.relaxed_sync_s:
                 self._sync()
                 synced_at = time.monotonic()
-            self._tell_failure()
+            self._report_failure()
             if is_last:
                 return
             if unwritten:
@@ -417,7 +417,7 @@ class Journal:
             self._stalled = error
         return kept
 
-    def _tell_failure(self) -> None:
+    def _report_failure(self) -> None:
         if self.failure is not None and not self._is_failure_told:
             self._is_failure_told = True
             if self.on_failure is not None:

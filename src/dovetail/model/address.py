@@ -120,13 +120,13 @@ class AddressPrefix:
 
 def _choose(found: Collection[Address], write: Callable[[Address], str], what: str) -> Address:
     if len(found) > 1:
-        names = _tell_apart(sorted(map(write, found)))
+        names = _distinguish(sorted(map(write, found)))
         more = ", ..." if len(found) > MAX_CANDIDATES else ""
         raise LookupError(f"several messages {what}: {', '.join(names[:MAX_CANDIDATES])}{more}")
     return next(iter(found))
 
 
-def _tell_apart(names: Sequence[str]) -> list[str]:
+def _distinguish(names: Sequence[str]) -> list[str]:
     """Shorten names, but keep them distinct and recognisable."""
     length = 20
     while len({name[:length] for name in names}) < len(names):

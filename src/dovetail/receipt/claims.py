@@ -103,7 +103,7 @@ def describe_cosignature(checkpoint: Checkpoint, cosignature: Cosignature) -> st
     )
 
 
-def tell_limits(fabric: str, hops: Sequence[Hop], *, is_redacted: bool, unwitnessed: Iterable[str]) -> list[str]:
+def state_limits(fabric: str, hops: Sequence[Hop], *, is_redacted: bool, unwitnessed: Iterable[str]) -> list[str]:
     """What a valid receipt with these hops does not prove."""
     limits = ["that nothing else happened to it: a receipt shows what was seen, not all that was seen"]
     if is_redacted:

@@ -10,7 +10,7 @@ from dovetail.fabrics import fabric_named
 from dovetail.model.address import Address
 from dovetail.model.errors import ReceiptError
 from dovetail.model.hop import Hop, Reason, Relation, Stage
-from dovetail.receipt.claims import describe_commitment, describe_hop, describe_message, name_messages, tell_limits
+from dovetail.receipt.claims import describe_commitment, describe_hop, describe_message, name_messages, state_limits
 from dovetail.receipt.consistency import View, check_since
 from dovetail.receipt.format import (
     MAX_HOPS,
@@ -67,7 +67,7 @@ def check_delivery(receipt: Delivery, trusted: frozenset[Verifier], policy: Poli
         kind="delivery",
         fabric=fabric,
         claims=tuple(claims),
-        not_proven=tuple(tell_limits(fabric, hops, is_redacted=messages[0].raw is None, unwitnessed=unwitnessed)),
+        not_proven=tuple(state_limits(fabric, hops, is_redacted=messages[0].raw is None, unwitnessed=unwitnessed)),
         signatories=tuple(journal.signatory for journal in journals),
         views=tuple(journal.view for journal in journals),
         messages=tuple(messages),

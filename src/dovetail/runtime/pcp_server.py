@@ -237,9 +237,9 @@ class PcpServer(LinkHandler[LinkId]):
             self._texts.add(connection)
         else:
             self._opened_at[connection] = self._loop.time()
-        self.driver.call(lambda now: self._tell_opened(link, name, label, now))
+        self.driver.call(lambda now: self._report_opened(link, name, label, now))
 
-    def _tell_opened(self, link: Link, name: str | None, path: str, now: int) -> None:
+    def _report_opened(self, link: Link, name: str | None, path: str, now: int) -> None:
         self.broker.receive_opened(link.id, name, path, now)
         if link.unsent_bytes:  # it became full before the core knew it
             self.broker.receive_paused(link.id, 0, now)

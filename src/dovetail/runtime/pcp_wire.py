@@ -89,9 +89,9 @@ class ClientWire(LinkHandler[LinkId]):
             self.link = None
             self.is_gone.set()
             self.is_writable.set()
-        self._tell_closed(link, code, _CLOSES.get(code, f"closed the connection with code {code}"))
+        self._report_closed(link, code, _CLOSES.get(code, f"closed the connection with code {code}"))
 
-    def _tell_closed(self, link: LinkId, code: int, detail: str) -> None:
+    def _report_closed(self, link: LinkId, code: int, detail: str) -> None:
         self._driver.receive_closed(link, lambda now: self._core.receive_closed(link, now, code, detail))
 
     def set_reading(self, wanted: bool) -> None:
@@ -123,4 +123,4 @@ class ClientWire(LinkHandler[LinkId]):
                 self, self._url, link, tls=self._context, limits=self._limits, server_hostname=self._server_hostname
             )
         except ConnectFailed as error:
-            self._tell_closed(link, CLOSE_ABNORMAL, error.reason)
+            self._report_closed(link, CLOSE_ABNORMAL, error.reason)

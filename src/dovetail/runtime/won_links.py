@@ -159,9 +159,9 @@ class WonLinks(LinkHandler[LinkId]):
             if not self.hosts[host]:
                 del self.hosts[host]
         if self._links.pop(link, None) is not None:
-            self._tell_closed(link)
+            self._report_closed(link)
 
-    def _tell_closed(self, link: LinkId) -> None:
+    def _report_closed(self, link: LinkId) -> None:
         self.driver.receive_closed(link, lambda now: self._core.receive_closed(link, now))
 
     # Called by the driver
@@ -217,7 +217,7 @@ class WonLinks(LinkHandler[LinkId]):
             )
         except (ConnectFailed, OSError, ValueError) as error:
             log.debug("%s", error)
-            self._tell_closed(item.link)
+            self._report_closed(item.link)
         finally:
             self._opening.discard(item.link)
             self._unwanted.discard(item.link)

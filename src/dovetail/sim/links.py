@@ -120,7 +120,7 @@ class Links:
             elif self._network.is_cut(host.name, peer.host.name):
                 self._hold_reset(peer)
             else:
-                self._tell_broken(peer, self._timeline.now)
+                self._break_end(peer, self._timeline.now)
         host.ends.clear()
 
     def notice_cuts(self) -> None:
@@ -148,7 +148,7 @@ class Links:
         target = self._find(item.destination)
         if target is None:
             self.counts.refused += 1
-            self._tell_broken(near, self._timeline.now)
+            self._break_end(near, self._timeline.now)
             return
         far = End(target, f"{host.name}~{self._opened}", self._opened, item.label)
         near.peer, far.peer = far, near
@@ -168,7 +168,7 @@ class Links:
         if self._network.is_cut(host.name, peer.host.name):
             self._hold_reset(peer)
         else:
-            self._tell_broken(peer, self._timeline.now + self._latency(end))
+            self._break_end(peer, self._timeline.now + self._latency(end))
 
     def _travel(self, source: End, act: Act, data: object) -> None:
         """Send something along the link, after everything sent before."""
@@ -219,10 +219,10 @@ class Links:
 
     def _arrive_reset(self, end: End, _: object) -> None:
         if end.state is not EndState.CLOSED:
-            self._tell_broken(end, self._timeline.now)
+            self._break_end(end, self._timeline.now)
         self._forget(end)
 
-    def _tell_broken(self, end: End, at_us: int) -> None:
+    def _break_end(self, end: End, at_us: int) -> None:
         """Close the end now; its core is notified at `at_us`."""
         self.counts.broken += 1
         end.state = EndState.CLOSED
@@ -240,7 +240,7 @@ class Links:
         for end in (near, near.peer):
             self._drop_held(end)
             if end.state is not EndState.CLOSED and end.name in end.host.ends:
-                self._tell_broken(end, self._timeline.now)
+                self._break_end(end, self._timeline.now)
             end.state = EndState.CLOSED
         self._forget(near)
 

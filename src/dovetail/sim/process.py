@@ -236,7 +236,7 @@ class SimProcess:
     def link_closed(self, link: LinkId, code: int) -> None:
         """A link ended, unless this process closed it first. Writing reveals a broken one too."""
         self._take(
-            lambda life: life.tell_closed(link, code, end.label) if (end := self.ends.pop(link, None)) else None,
+            lambda life: life.report_closed(link, code, end.label) if (end := self.ends.pop(link, None)) else None,
             is_read=code != CLOSE_ABNORMAL,
         )
 
@@ -343,7 +343,7 @@ class _Life:
         """Feed any input except a frame."""
         self.driver.call(lambda now: self.watched.feed(action, now))
 
-    def tell_closed(self, link: LinkId, code: int, label: str) -> None:
+    def report_closed(self, link: LinkId, code: int, label: str) -> None:
         """Report the end of a link; what waited for room in it is lost."""
         unsent = []
         for waiting in (self._unsent, self._full.get(label, [])):
@@ -398,7 +398,7 @@ class _Life:
                     self._links.open(process, item)
                 case CloseLink():
                     if isinstance(self.core, HandOverCore) and item.link in process.ends:  # told when it is gone
-                        tell = functools.partial(self.tell_closed, item.link, CLOSE_ABNORMAL, self._label(item.link))
+                        tell = functools.partial(self.report_closed, item.link, CLOSE_ABNORMAL, self._label(item.link))
                         self._timeline.push(self._timeline.now, self.run, tell, None)
                     self._links.close(process, item)
 

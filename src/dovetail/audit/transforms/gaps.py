@@ -27,7 +27,7 @@ def gaps(suspect_links: DataFrame, holdings: DataFrame, *, as_of: dt.datetime) -
     lacking = F.filter("holders", lambda one: ~F.array_contains(knowing, one["server"]))
     each = ends.select("*", F.explode(F.when(is_nobody, nobody).otherwise(lacking)).alias("one"))
     until = F.when(is_nobody, F.col("parent_expires")).otherwise(F.coalesce("expires", "parent_expires"))
-    told = each.select(
+    found = each.select(
         "fabric",
         "child",
         "parent",
@@ -38,9 +38,9 @@ def gaps(suspect_links: DataFrame, holdings: DataFrame, *, as_of: dt.datetime) -
         F.col("one.since").alias("since"),
         until.alias("expires"),
     )
-    return dated(told, as_of=as_of)
+    return dated(found, as_of=as_of)
 
 
-def dated(told: DataFrame, *, as_of: dt.datetime) -> DataFrame:
+def dated(found: DataFrame, *, as_of: dt.datetime) -> DataFrame:
     """Gaps with whether their parents may still be live: the only part that depends on the time of the audit."""
-    return told.withColumn("unexpired", F.col("expires") > F.lit(as_of))
+    return found.withColumn("unexpired", F.col("expires") > F.lit(as_of))

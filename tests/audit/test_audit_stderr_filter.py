@@ -9,7 +9,7 @@ import pytest
 
 SCRIPT = """
 import subprocess, sys, time
-from dovetail.audit.stderr_filter import without_chatter
+from dovetail.audit.stderr_filter import filtered_stderr
 
 said = [
     "WARNING: Using incubator modules: jdk.incubator.vector",
@@ -18,7 +18,7 @@ said = [
     "26/11/16 02:04:03 ERROR Executor: out of memory",
     "java.lang.OutOfMemoryError: WARN",
 ]
-with without_chatter():
+with filtered_stderr():
     child = subprocess.Popen([sys.executable, "-c", f"import sys; sys.stderr.write({chr(10).join(said)!r} + chr(10))"])
 print("ours", file=sys.stderr, flush=True)
 child.wait()
