@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from dovetail.audit import jars
 from dovetail.audit.java import Java, Rejected, find_java
 from dovetail.journal.continuity import check_writable
 from dovetail.journal.high_water import mark_path
@@ -84,7 +85,7 @@ def _findings(site: Site, look_for_java: FindJava) -> Iterator[Finding]:
         places["audit"] = config.audit.directory
         java, rejected = look_for_java()
         yield check_java(java, rejected, java_home=os.environ.get("JAVA_HOME"))
-        yield check_spark()
+        yield check_spark(jars.missing())
     directories = {f"journals in {journal.parent}": journal.parent for journal in site.journals()}
     for name, place in places.items():
         if (directory := local_directory(place)) is None:
