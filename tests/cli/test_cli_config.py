@@ -99,4 +99,4 @@ def test_a_file_that_is_not_there_is_an_error(dovetail, tmp_path):
     assert dovetail("config", "check", tmp_path / "none.toml").code == 1
     ran = dovetail("config", "show", tmp_path / "none.toml")
     assert ran.code == 1
-    assert ran.err == f"dovetail: {tmp_path / 'none.toml'}: cannot be read: No such file or directory\n"
+    assert ran.err == f"dovetail: {tmp_path / 'none.toml'} cannot be read: No such file or directory\n"

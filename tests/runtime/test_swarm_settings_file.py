@@ -12,7 +12,7 @@ def test_a_settings_file(tmp_path):
 
 
 def test_a_settings_file_that_is_not_there(tmp_path):
-    with pytest.raises(ConfigError, match=r"none\.toml: No such file"):
+    with pytest.raises(ConfigError, match=r"none\.toml cannot be read: No such file"):
         load_swarm_settings(tmp_path / "none.toml")
 
 

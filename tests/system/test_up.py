@@ -221,7 +221,7 @@ def test_the_example_runs_as_it_is_with_the_keys_that_its_first_lines_make(direc
     [
         (["site.toml", "--rloe", "hub"], 2, "no such option: --rloe"),
         (["site.toml", "--role", "hbu"], 2, "there are: edge, hub"),
-        (["none.toml"], 1, "none.toml: cannot be read: No such file or directory"),
+        (["none.toml"], 1, "none.toml cannot be read: No such file or directory"),
         (["site.toml", "--only", "pcp/nobody"], 2, "no such process; there are: pcp/broker, swarm/test/peer, seal"),
     ],
 )

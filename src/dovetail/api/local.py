@@ -11,7 +11,6 @@ import socket
 import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from anyio.from_thread import start_blocking_portal
@@ -77,9 +76,7 @@ class Site:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -7,7 +7,6 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, Self
-from urllib.parse import urlsplit
 
 from dovetail.api.receiving import Receiving
 from dovetail.api.values import TLS, Message, Outcome, Presence, Sent, moment
@@ -17,6 +16,7 @@ from dovetail.pcp.client_events import FailureKind, Incoming
 from dovetail.pcp.uri import BROKER_URIS
 from dovetail.runtime import pcp_client
 from dovetail.runtime.clock import now_us
+from dovetail.runtime.http import is_url
 from dovetail.runtime.pcp_client import PcpRequestError, Posted
 from dovetail.runtime.tls import CLOSED, client_context, guess_refusal
 
@@ -33,12 +33,7 @@ _ABSENT = "is not connected"
 
 def check_url(url: str) -> None:
     """Raise UsageError unless this is the URL of a broker."""
-    try:
-        parts = urlsplit(url)
-        is_usable = parts.scheme in ("ws", "wss") and parts.hostname is not None and parts.port != 0
-    except ValueError:
-        is_usable = False
-    if not is_usable:
+    if not is_url(url, "ws", "wss"):
         raise UsageError(f"{url[:80]!r} is not the URL of a broker, such as wss://host:8142/pcp")
 
 

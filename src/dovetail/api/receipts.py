@@ -11,6 +11,7 @@ from dovetail.journal.durable_file import replace_file
 from dovetail.journal.hop_source import HopSource
 from dovetail.journal.verify import Verdict
 from dovetail.journal.verify import verify_journal as _verify_journal
+from dovetail.keys.files import read_bounded
 from dovetail.keys.signing import load_verifier_keys
 from dovetail.model.address import Address
 from dovetail.model.errors import ReceiptError, UsageError
@@ -74,12 +75,7 @@ class Receipt:
     @classmethod
     def load(cls, path: Path | str) -> Receipt:
         """Read and decode a file without verifying it; raises ReceiptError if it is not a receipt."""
-        try:
-            with Path(path).open("rb") as file:
-                data = file.read(MAX_RECEIPT_BYTES + 1)
-        except OSError as error:
-            raise ReceiptError(f"{path} cannot be read: {error.strerror or error}") from None
-        return cls._of(data)
+        return cls._of(read_bounded(Path(path), MAX_RECEIPT_BYTES, ReceiptError))
 
     @classmethod
     def _of(cls, data: bytes, remarks: tuple[str, ...] = ()) -> Receipt:

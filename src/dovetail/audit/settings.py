@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dovetail.fabrics import every_fabric
+from dovetail.keys.files import read_bounded
 from dovetail.model.errors import CheckpointError, ConfigError
 from dovetail.model.fabric import Agreement
 from dovetail.tlog.keys import Verifier, parse_verifier
@@ -52,7 +53,7 @@ def load_settings(
 
 def read_agreements(path: Path) -> dict[str, Agreement]:
     """The agreement in a file, by the names of its community, read by the first fabric that knows the format."""
-    document, problem = _read(path), ""
+    document, problem = read_bounded(path, MAX_FILE_BYTES, ConfigError), ""
     for fabric in every_fabric():
         if fabric.default_agreement is not None:
             try:
@@ -65,7 +66,7 @@ def read_agreements(path: Path) -> dict[str, Agreement]:
 def read_trust(path: Path) -> list[Verifier]:
     """Verifier keys from a file, one per line; empty lines and lines with `#` are skipped."""
     try:
-        lines = _read(path).decode().splitlines()
+        lines = read_bounded(path, MAX_FILE_BYTES, ConfigError).decode().splitlines()
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: {error}") from None
     verifiers = []
@@ -76,14 +77,3 @@ def read_trust(path: Path) -> list[Verifier]:
             except CheckpointError as error:
                 raise ConfigError(f"{path}, line {number}: {error}") from None
     return verifiers
-
-
-def _read(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from None
-    if len(data) > MAX_FILE_BYTES:
-        raise ConfigError(f"{path}: {path.stat().st_size} bytes, expected at most {MAX_FILE_BYTES}")
-    return data

@@ -10,7 +10,6 @@ import http.client
 import queue
 import threading
 import urllib.error
-import urllib.parse
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ import msgspec
 
 from dovetail.audit.tables import Row
 from dovetail.model.errors import ConfigError
+from dovetail.runtime.http import is_url
 
 MAX_WAITING = 1000
 """Maximum number of alerts waiting to be posted; further ones are reported as not posted."""
@@ -31,12 +31,7 @@ _RETRIED = frozenset({408, 425, 429})
 
 def check_webhook(url: str) -> str:
     """Return the URL if it can be posted to."""
-    try:
-        parts = urllib.parse.urlsplit(url)
-        is_usable = parts.scheme in ("http", "https") and parts.hostname is not None and parts.port != 0
-    except ValueError:
-        is_usable = False
-    if not is_usable:
+    if not is_url(url, "http", "https"):
         raise ConfigError(f"webhook {url[:200]!r} is not an http or https URL")
     return url
 

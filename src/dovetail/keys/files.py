@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from dovetail.model.errors import KeyFileError
@@ -53,13 +53,18 @@ def refuse_existing(paths: Mapping[Path, str], *, force: bool) -> None:
 
 def read_file(path: Path) -> bytes:
     """Read a key file of at most MAX_FILE_BYTES."""
+    return read_bounded(path, MAX_FILE_BYTES, KeyFileError)
+
+
+def read_bounded(path: Path, max_bytes: int, error: Callable[[str], Exception]) -> bytes:
+    """The bytes of a file; raises `error` with one line if it cannot be read or is larger."""
     try:
         with path.open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise KeyFileError(f"{path} cannot be read: {error.strerror or error}") from None
-    if len(data) > MAX_FILE_BYTES:
-        raise KeyFileError(f"{path} has over {MAX_FILE_BYTES} bytes, expected at most {MAX_FILE_BYTES}")
+            data = file.read(max_bytes + 1)
+    except OSError as problem:
+        raise error(f"{path} cannot be read: {problem.strerror or problem}") from None
+    if len(data) > max_bytes:
+        raise error(f"{path} has over {max_bytes} bytes, expected at most {max_bytes}")
     return data
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from dovetail.model.errors import ConnectFailed, UsageError
 from dovetail.otel.otlp import CONTENT_TYPE, PATH
+from dovetail.runtime.http import is_url
 from dovetail.runtime.tls import describe_failure
 
 TIMEOUT_S = 10.0
@@ -32,13 +33,9 @@ class NotTaken(ConnectFailed):
 
 def parse_endpoint(text: str) -> str:
     """The URL to post to; adds the OTLP path if there is none; UsageError if it is not a URL."""
-    try:
-        parts = urllib.parse.urlsplit(text)
-        is_usable = parts.scheme in ("http", "https") and parts.hostname is not None and parts.port != 0
-    except ValueError:
-        is_usable = False
-    if not is_usable:
+    if not is_url(text, "http", "https"):
         raise UsageError(f"endpoint {text[:200]!r} is not an http or https URL")
+    parts = urllib.parse.urlsplit(text)
     return text if parts.path.strip("/") else urllib.parse.urlunsplit(parts._replace(path=PATH))
 
 

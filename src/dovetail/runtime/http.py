@@ -71,6 +71,15 @@ async def probe(
         return None
 
 
+def is_url(text: str, *schemes: str) -> bool:
+    """True if text is a URL of one of these schemes, with a host."""
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in schemes and parts.hostname is not None and parts.port != 0
+    except ValueError:
+        return False
+
+
 async def _fetch(
     uri: str,
     context: ssl.SSLContext | None,

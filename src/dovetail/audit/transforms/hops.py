@@ -47,14 +47,15 @@ def is_restart() -> Column:
 
 def altered_rows(rows: DataFrame) -> DataFrame:
     """Rows (with leaves) that are not as they were sealed, for the quarantine."""
-    return rows.where(~F.coalesce(F.col("leaf_valid"), F.lit(False))).select(
-        "fabric",
-        "server",
-        "seq",
-        "at",
-        "stage",
-        "message",
-        F.lit(LEAF_MISMATCH).alias("reason"),
-        F.lit("the row is not the one that was sealed").alias("detail"),
+    altered = rows.where(~F.coalesce(F.col("leaf_valid"), F.lit(False)))
+    return quarantined(altered, F.lit(LEAF_MISMATCH), F.lit("the row is not the one that was sealed"))
+
+
+def quarantined(rows: DataFrame, reason: Column, detail: Column) -> DataFrame:
+    """The columns of the quarantine."""
+    return rows.select(
+        *("fabric", "server", "seq", "at", "stage", "message"),
+        reason.alias("reason"),
+        detail.alias("detail"),
         F.col("raw").alias("bytes"),
     )

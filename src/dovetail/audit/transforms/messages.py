@@ -10,7 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the conventional name
 
 from dovetail.audit.decode import VERIFY_COLUMNS, Agreements
 from dovetail.audit.fabric_audit import FabricAudit, by_fabric, communal, is_of, union
-from dovetail.audit.transforms.hops import ADDRESS_MISMATCH
+from dovetail.audit.transforms.hops import ADDRESS_MISMATCH, quarantined
 from dovetail.model.hop import Stage
 
 _MISPLACED = "the bytes are not those of this address"
@@ -196,17 +196,7 @@ def disbelieved(
         F.when(is_read, ADDRESS_MISMATCH).otherwise(F.col("reject")).alias("why"),
         F.when(is_read, _MISPLACED).otherwise(F.col("detail")).alias("words"),
     )
-    return of_misplaced.unionByName(of_unread).select(
-        "fabric",
-        "server",
-        "seq",
-        "at",
-        "stage",
-        "message",
-        F.col("why").alias("reason"),
-        F.col("words").alias("detail"),
-        F.col("raw").alias("bytes"),
-    )
+    return quarantined(of_misplaced.unionByName(of_unread), F.col("why"), F.col("words"))
 
 
 def _message_columns(signature: Column) -> list[Column]:

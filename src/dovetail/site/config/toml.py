@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from dovetail.keys.files import read_bounded
 from dovetail.model.errors import ConfigError
 
 MAX_FILE_BYTES = 1024 * 1024
@@ -31,13 +32,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 def read_toml(path: Path) -> dict[str, Any]:
     """Read a TOML file; raises ConfigError with the file's name, and line and column if they are known."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from None
-    if len(data) > MAX_FILE_BYTES:
-        raise ConfigError(f"{path}: read over {MAX_FILE_BYTES} bytes, expected at most {MAX_FILE_BYTES}")
+    data = read_bounded(path, MAX_FILE_BYTES, ConfigError)
     try:
         return parse_toml(data.decode())
     except UnicodeDecodeError as error:
