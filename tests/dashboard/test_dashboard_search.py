@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import sqlite3
-import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -264,17 +263,15 @@ def test_a_row_of_this_moment_is_found(tmp_path):
 
 
 @pytest.mark.system
-def test_a_hundred_thousand_messages_are_looked_through_in_short_parts(tmp_path):
+def test_many_messages_are_looked_through_in_short_parts(tmp_path):
     with world.open_writer(tmp_path / "a.journal", world.BROKER) as writer:
-        for start in range(0, 100_000, 1000):
+        for start in range(0, 10_000, 1000):
             writer.append([world.noise(number) for number in range(start, start + 1000)])
-    for given, count in (({"text": "noise 17"}, 1111), ({"uri": "pcp://host7/agent"}, 2000), ({"any": "nowhere"}, 0)):
-        token, found, longest = "", 0, 0.0
-        while token or not longest:
-            began = time.process_time()
+    for given, count in (({"text": "noise 17"}, 111), ({"uri": "pcp://host7/agent"}, 200), ({"any": "nowhere"}, 0)):
+        token, found, parts = "", 0, 0
+        while token or not parts:
             with Site((tmp_path,)).open() as (sources, _):
-                answer = search(sources, parse_query(given), token)
-            longest = max(longest, time.process_time() - began)
-            found, token = found + len(answer.found), answer.token
-        assert found == count
-        assert longest < 2
+                answer = search(sources, parse_query(given), token, seconds=0)
+            assert answer.hops_read <= 1000, "one commit is read, then the clock is looked at"
+            found, token, parts = found + len(answer.found), answer.token, parts + 1
+        assert (found, parts >= 10) == (count, True)

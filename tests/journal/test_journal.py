@@ -128,7 +128,7 @@ def test_relaxed_writes_gather_into_few_commits_and_flush_makes_them_durable(tmp
 def test_relaxed_writes_are_committed_without_anybody_waiting(tmp_path):
     with open_journal(tmp_path / "a.journal", durability="relaxed", relaxed_flush_ms=5) as journal:
         write_soon(journal, [observe(b"1")])
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         while journal.size == 0 and time.monotonic() < deadline:
             time.sleep(0.005)
         assert journal.size == 1
@@ -168,7 +168,7 @@ def test_what_nobody_waits_for_is_kept_over_a_full_disk(tmp_path, caplog):
         time.sleep(0.05)
         assert journal.size == 0
         make_room()
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         while journal.size == 0 and time.monotonic() < deadline:
             time.sleep(0.01)
         assert [hop.size for hop in journal.hops()] == [100_000]
@@ -211,7 +211,7 @@ def test_a_job_does_not_wait_for_room_on_the_disk(tmp_path, caplog):
         with pytest.raises(JournalFull, match="bytes wait for it"):
             journal.flush()
         make_room()
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         while journal.size < 30 and time.monotonic() < deadline:
             time.sleep(0.01)
         assert [hop.raw[:2] for hop in journal.hops()] == [b"%02d" % i for i in range(30)]
@@ -369,7 +369,7 @@ def test_after_a_failure_of_the_disk_everybody_is_refused_and_the_loss_is_told_o
         assert journal.append([observe(b"kept")]) == 1
         disk.fail_at = len(disk.log)
         write_soon(journal, [observe(b"lost")])
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         while writer.broken is None and time.monotonic() < deadline:
             time.sleep(0.01)
         told = []
@@ -391,7 +391,7 @@ def test_what_was_queued_while_the_disk_failed_is_told_with_the_rest(tmp_path, c
 
     def commit_later(self, observations):
         began.set()
-        assert may_fail.wait(5)
+        assert may_fail.wait(60)
         return commit(self, observations)
 
     def wait():
@@ -405,11 +405,11 @@ def test_what_was_queued_while_the_disk_failed_is_told_with_the_rest(tmp_path, c
         monkeypatch.setattr(JournalWriter, "commit", commit_later)
         disk.fail_at = len(disk.log)
         write_soon(journal, [observe(b"lost")])
-        assert began.wait(5)
+        assert began.wait(60)
         write_soon(journal, [observe(b"meanwhile")])
         late.start()
         may_fail.set()
-        late.join(5)
+        late.join(60)
     assert errors == [writer.broken]
     told = [record.getMessage() for record in caplog.records if "appends not written" in record.getMessage()]
     assert len(told) == 1
@@ -446,7 +446,7 @@ def test_appends_wait_for_room_in_the_queue(tmp_path):
 def test_checkpoints_come_by_themselves_and_at_closing(tmp_path):
     with open_journal(tmp_path / "a.journal", checkpoint_interval_s=0.02) as journal:
         journal.append([observe(b"%d" % i) for i in range(600)])
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         while journal.reader.latest_checkpoint() is None and time.monotonic() < deadline:
             time.sleep(0.01)
         assert journal.reader.latest_checkpoint().size == 600

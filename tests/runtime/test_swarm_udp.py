@@ -141,7 +141,7 @@ def test_a_node_waits_while_there_is_no_room_and_publishes_when_there_is(tmp_pat
             assert node.health == "waiting for the disk"
             assert not publishing.done()
             node.journal.call(lambda writer: writer._connection.execute("PRAGMA max_page_count = 100000").fetchone())
-            address = await asyncio.wait_for(publishing, 5)
+            address = await asyncio.wait_for(publishing, 60)
             assert node.journal.raw(address) is not None
             assert node.health == "ok"
 

@@ -230,7 +230,7 @@ def test_gaps_are_announced_and_a_slow_subscriber_is_told_what_it_missed(tmp_pat
             )
             message = solved(SETTINGS, content)
             sender.sendto(encode_packet(message, signer, now_us() // 1000, 0), parse_endpoint(a.endpoints[0]))
-            assert (await asyncio.wait_for(first, 5)).payload == b"child"
+            assert (await asyncio.wait_for(first, 60)).payload == b"child"
             gap = await asyncio.wait_for(anext(items), 5)
             assert gap == Gap(msg_hash=b"missing!", state="missing", referrer=gap.referrer)
             for number in range(6):

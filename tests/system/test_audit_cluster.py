@@ -127,11 +127,9 @@ def test_a_worker_that_dies_in_the_middle_changes_nothing(local, tmp_path):
         try:
             wait_for((out / "hops" / "_delta_log").exists, process, log)
             victim = workers[0]
-            began = time.monotonic()
             kill(victim)
             assert process.poll() is None, "the audit had ended before the worker died"
             assert process.wait(300) == 0, log.read_text()[-3000:]
-            assert time.monotonic() > began
         finally:
             kill(process)
         assert "Asked to launch executor" in (tmp_path / "one.log").read_text()

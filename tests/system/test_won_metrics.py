@@ -72,7 +72,7 @@ def test_the_nodes_numbers_can_be_parsed(tmp_path):
     assert samples["dovetail_won_chains", ("state", "atom")] == 1
     assert samples["dovetail_won_links", ("kind", "owner")] == 1
     assert samples["dovetail_won_queue_messages", ("node", away)] == 1
-    assert 0.4 < samples["dovetail_won_queue_oldest_seconds", ("node", away)] < 30
+    assert samples["dovetail_won_queue_oldest_seconds", ("node", away)] > 0.4
     assert samples["dovetail_won_node_linked", ("node", away)] == 0
     assert samples["dovetail_won_keys", ("kind", "own")] == 2
     assert samples["dovetail_journal_hops_total",] == server.journal.size
