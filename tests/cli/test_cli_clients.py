@@ -143,7 +143,7 @@ def test_contexts(dovetail, site, monkeypatch, tmp_path):
     assert dovetail("pcp", "inventory", "--context", "a").code == 0
     assert dovetail("context", "check", "a").out == f"{site.url} answers\n"
     ran = dovetail("context", "check", "b")
-    assert (ran.code, ran.err) == (3, f"trust: {tmp_path / 'keys'} is not there\n")
+    assert (ran.code, ran.err) == (3, f"trust: {tmp_path / 'keys'} does not exist\n")
     assert (tmp_path / "config" / "contexts" / "a.toml").stat().st_mode & 0o077 == 0
 
 

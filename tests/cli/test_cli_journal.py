@@ -243,7 +243,7 @@ def test_a_journal_that_the_lake_is_ahead_of_is_refused_and_the_others_are_seale
         (["journal", "tail", "x.journal", "--since", "yesterday"], "no journal at x.journal"),
         (["journal", "purge", "x.journal", "--signing-key", "no.skey"], "no.skey"),
         (["journal", "purge", "x.journal", "--signing-key", "no.skey", "--before", "2999-01-01"], "lies in the future"),
-        (["journal", "tail", "x.journal", "-f", "--until", "2020-01-01"], "give one of them"),
+        (["journal", "tail", "x.journal", "-f", "--until", "2020-01-01"], "give only one"),
     ],
 )
 def test_misuse_is_told_in_one_line(tmp_path, monkeypatch, capsys, arguments, text):

@@ -28,7 +28,7 @@ class AuditSettings:
     loss_timeout_us: int = 30_000_000
 
     def fingerprint(self) -> str:
-        """Changes when anything here changes."""
+        """A digest of all settings."""
         text = repr((sorted(self.agreements.items()), sorted(v.text() for v in self.trusted), self.loss_timeout_us))
         return hashlib.sha256(text.encode()).hexdigest()
 

@@ -359,13 +359,13 @@ def why(
 def vacuum(
     tables: TablesOption = None,
     out: OldOut = None,
-    keep: Annotated[int, typer.Option(help="How many of the newest runs stay open to readers.", min=1)] = 10,
+    keep: Annotated[int, typer.Option(help="Number of newest runs to keep.", min=1)] = 10,
     older_than: Annotated[
-        float, typer.Option(metavar="HOURS", help="Keep runs that ended later than this, too.", min=0)
+        float, typer.Option(metavar="HOURS", help="Also keep runs that ended in the last HOURS.", min=0)
     ] = 24,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and change nothing.")] = False,
 ) -> None:
-    """Forget old runs, and delete files that no run needs any more."""
+    """Remove old runs, and delete files that no remaining run uses."""
     from dovetail.audit.vacuum import vacuum_tables
     from dovetail.cli.output import print_text
 
@@ -375,7 +375,7 @@ def vacuum(
 
 @app.command()
 def package(
-    directory: Annotated[Path, typer.Argument(help="Where to write them; made if needed.", metavar="DIR")],
+    directory: Annotated[Path, typer.Argument(help="Output directory; created if missing.", metavar="DIR")],
 ) -> None:
     """Write our code as dovetail.zip, and the programs run.py and compact.py, for `spark-submit --py-files`."""
     from dovetail.audit.package import write_package

@@ -18,7 +18,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON object per line."
 
 @app.command()
 def check(file: File, as_json: AsJson = False) -> None:
-    """Check a file together with environment overrides; list every error, and what it leaves open to anybody.
+    """Check a file together with environment overrides; list every error, and settings that let anybody in.
 
     Exits with 3 if there is an error, with 1 if the file cannot be read.
     """

@@ -55,7 +55,7 @@ def save(
         list[str] | None, typer.Option(metavar="KEYS", help="Trusted keys; repeatable.", show_default=False)
     ] = None,
 ) -> None:
-    """Save a context, or change what is given of one that exists."""
+    """Save a context, or change the given fields of an existing one."""
     import msgspec
 
     from dovetail.api.contexts import Context, list_contexts, load_context, save_context
@@ -133,7 +133,7 @@ def check(name: OptionalName = None) -> None:
     if name is None and current_context() is None:
         raise UsageError("no context is current: name one, or choose with `dovetail context use NAME`")
     known = load_context(name)
-    problems = [f"{each} is not there" for each in missing_files(known)]
+    problems = [f"{each} does not exist" for each in missing_files(known)]
     if not problems:
         for server in (known.url, known.home, known.directory):
             if server is not None:

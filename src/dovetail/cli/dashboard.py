@@ -23,7 +23,7 @@ def dashboard(
         typer.Option("--lake", help="A lake, for servers whose journal is not here.", metavar="DIR|s3://..."),
     ] = None,
     tables: Annotated[
-        str | None, typer.Option("--tables", help="Where the audit writes its tables.", metavar="DIR|s3://...")
+        str | None, typer.Option("--tables", help="The directory of the audit's tables.", metavar="DIR|s3://...")
     ] = None,
     metrics: Annotated[
         list[str] | None,
@@ -31,17 +31,19 @@ def dashboard(
     ] = None,
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option(metavar="PORT", help="The port to listen on; 0 takes any.", min=0, max=65_535)
+        int, typer.Option(metavar="PORT", help="The port to listen on; 0 takes a free one.", min=0, max=65_535)
     ] = 8600,
     token_file: Annotated[
         Path | None,
         typer.Option(
-            "--token-file", metavar="FILE", help="A file with the token that is asked for; needed off loopback."
+            "--token-file",
+            metavar="FILE",
+            help="File with the token that visitors must enter; needed off loopback.",
         ),
     ] = None,
     allow_host: Annotated[
         list[str] | None,
-        typer.Option("--allow-host", help="A further name this server is reached by; repeatable.", metavar="NAME"),
+        typer.Option("--allow-host", help="An additional host name of this server; repeatable.", metavar="NAME"),
     ] = None,
 ) -> None:
     """Serve a read-only web page: what the servers do now, every message, the latest audit."""
@@ -57,7 +59,7 @@ def dashboard(
         known = read_context(None)
         journals, lake, tables = each_of(None, known.journals), known.lake, known.tables
     if not journals and lake is None and tables is None and not metrics:
-        raise UsageError("nothing to show: name --journals, a --lake, --tables or --metrics, or save them in a context")
+        raise UsageError("nothing to show: pass --journals, --lake, --tables or --metrics, or save them in a context")
     if token_file is None and not is_loopback(host):
         raise UsageError(f"{host} can be reached from outside: give a --token-file, or listen on 127.0.0.1")
     site = Site(tuple(journals or ()), lake)

@@ -31,8 +31,8 @@ def dev(
 ) -> None:
     """Run a broker on loopback with an agent that answers everything, until SIGTERM or Ctrl-C.
 
-    It has no TLS and lets everybody on this machine do everything: for trying, not for a site. It saves the context
-    `dev`, and makes it the current one unless another is.
+    It has no TLS, and anyone on this machine may do everything: for trials, not for production. It saves the context
+    `dev`, and makes it current unless another one is.
     """
     import asyncio
 

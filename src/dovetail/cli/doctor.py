@@ -25,7 +25,7 @@ def doctor(
         Path | None, typer.Argument(help="The configuration file of a site.", metavar="SITE.toml")
     ] = None,
     running: Annotated[
-        bool, typer.Option("--running", help="Ask every server of the running site how it is; nothing else.")
+        bool, typer.Option("--running", help="Only query the health of every server of the running site.")
     ] = False,
     config: Annotated[
         Path | None, typer.Option(help="Also check everything this configuration file refers to.", metavar="FILE")
@@ -37,7 +37,7 @@ def doctor(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
 ) -> None:
-    """Check Python, Java, Spark, SQLite, limits, clock, directories, room, certificates and ports; say what to do.
+    """Check Python, Java, Spark, SQLite, limits, clock, directories, disks, certificates and ports; suggest fixes.
 
     Exits with 3 if anything failed.
     """

@@ -26,7 +26,7 @@ from dovetail.cli.journal_input import (
 )
 from dovetail.cli.table_options import Form, prints_table
 
-app = typer.Typer(help="Look into journals, check, seal and purge them.", no_args_is_help=True)
+app = typer.Typer(help="Inspect, verify, seal and purge journals.", no_args_is_help=True)
 
 _FOLLOW_EVERY_S = 0.2
 
@@ -112,7 +112,7 @@ def tail(
     from dovetail.model.errors import UsageError
 
     if follow and until is not None:
-        raise UsageError("--follow goes on for ever, --until ends; give one of them")
+        raise UsageError("--follow never ends and --until does; give only one")
     with JournalReader.open(path) as reader:
         start = max(0, reader.size - count)
         if first is not None:
@@ -218,14 +218,14 @@ def recover(
     seen: SeenByWitness = None,
     accept_loss: Annotated[
         bool,
-        typer.Option("--accept-loss", help="Go on without hops that are lost for good; the journal records that."),
+        typer.Option("--accept-loss", help="Continue without permanently lost hops; the journal records this."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Rebuild a journal that was cut, rolled back or damaged, and say what is lost. Its server must not be running.
+    """Rebuild a journal that was truncated, rolled back or damaged, and report what is lost. Stop its server first.
 
     Takes hops from the lake and from what is left of the journal, checks them against all that was signed, and keeps
-    the old file. Where hops are lost for good it changes nothing and exits with 1, unless --accept-loss is given.
+    the old file. If hops are permanently lost, it changes nothing and exits with 1, unless --accept-loss is given.
     """
     from dovetail.cli.output import print_record
     from dovetail.journal.recovery import recover_journal
@@ -256,10 +256,10 @@ def recover(
     )
     if not recovery.is_done:
         signed = max(0, recovery.signed_end - recovery.hops)
-        forks = f"; {signed} of them were signed: whoever has that checkpoint can show two histories" if signed else ""
+        forks = f"; {signed} of them were signed: anyone with that checkpoint can prove two histories" if signed else ""
         raise JournalRolledBack(
-            f"nothing was changed: {recovery.lost_text} of {path} are lost for good{forks}; find a newer copy or lake, "
-            "or go on without them by --accept-loss, or start under a new name"
+            f"nothing was changed: {recovery.lost_text} of {path} are permanently lost{forks}; find a newer copy or "
+            "lake, or continue without them with --accept-loss, or start under a new name"
         )
 
 
@@ -275,7 +275,7 @@ def checkpoint(path: OneJournal, signing_key: SigningKey = None, key: OldSigning
     with JournalReader.open(path) as reader:
         latest = reader.latest_checkpoint()
     if latest is None:
-        raise JournalError(f"{path} has no checkpoint yet; its server makes one, or give --signing-key")
+        raise JournalError(f"{path} has no checkpoint yet; its server signs one, or pass --signing-key")
     print_text(latest.note)
 
 

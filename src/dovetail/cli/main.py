@@ -53,7 +53,7 @@ class Noun:
 
 
 NOUNS = (
-    Noun("audit", "Audit the lake on Spark, and look into its tables."),
+    Noun("audit", "Audit the lake on Spark, and inspect its tables."),
     Noun("completion", "Print the script that completes commands in a shell.", verbless=True),
     Noun("config", "Check, show and write configuration files."),
     Noun("context", "Save servers, keys and files under a name for commands to use."),
@@ -61,7 +61,7 @@ NOUNS = (
     Noun("demo", "Inject faults in every fabric; check that the audit finds them.", verbless=True),
     Noun("dev", "Run a broker with an echo agent here, to try things out.", verbless=True),
     Noun("doctor", "Check this machine and suggest fixes.", verbless=True),
-    Noun("journal", "Look into journals, check, seal and purge them."),
+    Noun("journal", "Inspect, verify, seal and purge journals."),
     Noun("keys", "A private CA, certificates and signing keys."),
     Noun("otel", "Export hops of journals as OpenTelemetry spans.", verbless=True),
     Noun("pcp", "The broker and its clients."),

@@ -18,7 +18,7 @@ def otel(
     endpoint: Annotated[
         str,
         typer.Option(
-            help="Where an OTLP/HTTP receiver listens; /v1/traces is added where there is no path.",
+            help="URL of an OTLP/HTTP receiver; /v1/traces is added if it has no path.",
             envvar="OTEL_EXPORTER_OTLP_ENDPOINT",
             metavar="URL",
         ),
@@ -34,15 +34,15 @@ def otel(
     state: Annotated[
         Path | None,
         typer.Option(
-            help="File that keeps where the export stands, to go on there after a restart.",
+            help="File that records how far the export got, so that a restart continues there.",
             metavar="FILE",
             show_default=False,
         ),
     ] = None,
     from_start: Annotated[
-        bool, typer.Option("--from-start", help="Begin with the first hop of each journal, instead of what comes now.")
+        bool, typer.Option("--from-start", help="Start with the first hop of each journal, not with new ones.")
     ] = False,
-    once: Annotated[bool, typer.Option("--once", help="Export what is there and end, instead of following.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Export existing hops and exit, instead of following.")] = False,
     settle: Annotated[
         float, typer.Option(help="Seconds that a span waits for further hops.", min=0.0, max=3600.0, metavar="S")
     ] = 5.0,
@@ -50,8 +50,8 @@ def otel(
 ) -> None:
     """Follow journals and export one span for each message that a server handled, until SIGTERM or SIGINT.
 
-    Spans are for looking at deliveries; a journal and its receipts are the proof. A target that is slow or gone is
-    waited for: nothing is lost, and no server notices.
+    Spans are for looking at deliveries; a journal and its receipts are the proof. If the target is slow or down,
+    the export waits: nothing is lost, and servers are not affected.
     """
     import signal
 

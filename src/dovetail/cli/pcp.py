@@ -126,7 +126,7 @@ def send(
     await_reply: Annotated[bool, typer.Option("--reply", help="Wait for the reply and print it too.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Send one message; print its address, what became of it, and whom it is sent to.
+    """Send one message; print its address, its outcome and its recipients.
 
     Exits with 3 if it was not accepted, or if no reply came in its lifetime.
     """

@@ -297,7 +297,7 @@ def show(
     lake: Lake = None,
     trust: TrustOrKnown = None,
     context: ContextName = None,
-    out: Annotated[Path | None, typer.Option("-o", "--out", help="Keep the receipt too.", metavar="FILE")] = None,
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="Also save the receipt.", metavar="FILE")] = None,
     wait: Wait = 15.0,
     as_json: AsJson = False,
 ) -> None:

@@ -40,9 +40,9 @@ def up(
 ) -> None:
     """Run the servers, sealing, audit and dashboard that CONFIG names, until SIGTERM or SIGINT.
 
-    Each is a process of its own. One that ends is started again, after a pause that grows as long as it keeps ending;
-    one that cannot work as it is configured is told of and given up. At the end servers drain before sealing stops.
-    SIGHUP makes brokers read their rules again.
+    Each runs in its own process. A process that exits is restarted after a pause that grows with every failure; one
+    that cannot start as configured is reported and not restarted. When stopping, servers drain before sealing stops.
+    SIGHUP makes brokers reload their rules.
     """
     from dovetail.site.config import load_config
     from dovetail.site.servers import Site

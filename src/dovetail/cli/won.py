@@ -359,7 +359,7 @@ def send(
 def close(
     owner: OwnerOptions,
     target: _TARGET,
-    text: Annotated[str | None, typer.Option(help="A last message.")] = None,
+    text: Annotated[str | None, typer.Option(help="A final message.")] = None,
     socket: _SOCKET = "chat",
 ) -> None:
     """Close a connection."""

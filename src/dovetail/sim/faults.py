@@ -145,7 +145,7 @@ def apply_faults(world: World, faults: Sequence[AnyFault]) -> None:
         names += [fault.place] if not isinstance(fault, Partition | Weather) else []
         for name in names:
             if name not in world.processes:
-                raise UsageError(f"fault {type(fault).__name__} names {name!r}, which is no place of this world")
+                raise UsageError(f"fault {type(fault).__name__} names {name!r}, which is not in this world")
         if isinstance(fault, AppendCrash):
             world.crash_on_append(fault.place, fault.append, fault.point, fault.down_us)
         else:

@@ -143,7 +143,7 @@ class Network:
         for number, group in enumerate(groups):
             for name in group:
                 if name not in self._delivers:
-                    raise LocalProtocolError(f"partition names {name!r}, which is no place")
+                    raise LocalProtocolError(f"partition names {name!r}, which is not in this world")
                 group_of[name] = number
         self._partition_count += 1
         self._partitions[self._partition_count] = group_of
