@@ -519,6 +519,16 @@ def _(culprit: Culprit) -> None:
         file.truncate(1 << 36)
 
 
+@case("as-another-fabric")
+def _(culprit: Culprit) -> None:
+    """No signature commits to the field `fabric`; under another one its bytes would mean nothing."""
+    old, new = culprit.file, Path(str(culprit.file).replace("fabric=pcp", "fabric=swarm"))
+    new.parent.mkdir(parents=True)
+    old.rename(new)
+    text = culprit.manifest_path.read_text().replace("fabric=pcp", "fabric=swarm")
+    culprit.manifest_path.write_text(text.replace('"fabric": "pcp"', '"fabric": "swarm"'))
+
+
 @case("manifest-under-odd-names")
 def _(culprit: Culprit) -> None:
     for name in ("0.json", "9" * 19 + ".json", "1\n2.json", "00.g1.json", "-1.json", "0000000000000000001.json"):

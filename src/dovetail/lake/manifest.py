@@ -13,7 +13,7 @@ import re
 
 import msgspec
 
-from dovetail.fabrics import check_name
+from dovetail.fabrics import check_name, name_of
 from dovetail.lake.layout import (
     MAX_NUMBER,
     check_data_key,
@@ -156,6 +156,7 @@ def parse_manifest(key: str, data: bytes) -> Manifest:
     except (msgspec.DecodeError, CheckpointError, ValueError) as error:
         raise JournalDamaged(f"{key} is not a manifest: {error}") from None
     _check_identity(key, manifest)
+    _check_fabric(key, manifest)
     position = manifest.first_seq
     for file in manifest.files:
         if file.first_seq != position or file.rows < 1 or file.rows & (file.rows - 1) or position % file.rows:
@@ -190,6 +191,16 @@ def _check_identity(key: str, manifest: Manifest) -> None:
             raise JournalDamaged(f"{key} replaces {other[:200]!r}, which is no name of a manifest")
     if key != own:
         raise JournalDamaged(f"{key} is named after other hops or another server than it announces")
+
+
+def _check_fabric(key: str, manifest: Manifest) -> None:
+    """The signed name of a server tells its fabric; no signature commits to the field `fabric`."""
+    try:
+        own = name_of(manifest.server)
+    except ValueError as error:
+        raise JournalDamaged(f"{key}: {error}") from None
+    if manifest.fabric != own:
+        raise JournalDamaged(f"{key} announces hops of fabric {manifest.fabric}, but {manifest.server} is of {own}")
 
 
 def _check_file(key: str, manifest: Manifest, file: SealedFile) -> None:
