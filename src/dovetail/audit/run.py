@@ -38,16 +38,15 @@ from dovetail.audit.ingest_log import (
     fact_rows,
     facts_of,
     joined,
-    learn_manifest,
     missing_files,
     newest_us,
-    present_files,
     unannounced_files,
 )
 from dovetail.audit.integrity import Verdict, judge_servers
 from dovetail.audit.local_rows import from_arrow, to_arrow
 from dovetail.audit.progress import Progress, silent
 from dovetail.audit.refresh import MANY_PEERS, Refresh
+from dovetail.audit.reread import Listing, Plan, list_lake, plan_reading
 from dovetail.audit.runs import publish, writing
 from dovetail.audit.session import SMALL_ROWS, SessionOptions, open_session, tune
 from dovetail.audit.settings import AuditSettings, load_settings
@@ -60,7 +59,7 @@ from dovetail.audit.transforms.messages import messages
 from dovetail.audit.warehouse import Warehouse
 from dovetail.lake.location import Location, is_url, open_store
 from dovetail.lake.manifest import Manifest
-from dovetail.lake.snapshot import check_lake, manifest_tags
+from dovetail.lake.snapshot import check_lake
 from dovetail.model.times import to_datetime, to_us
 
 FORM = 8
@@ -100,13 +99,22 @@ class Audit:
         warehouse = Warehouse(self.spark, str(self.tables))
         began = dt.datetime.now(dt.UTC)
         with writing(warehouse, self.wait_s) as previous:
+            lake, listed = open_store(self.lake), list_lake(open_store(self.lake))
             before = self._known_facts(warehouse)
-            new = self._new_manifests(before)
-            everything = self._ingest(warehouse, before, new) if new else before
+            is_alike = previous is not None and previous.basis == basis_of(self.settings, before)
+            plan = plan_reading(lake, before, listed, self.settings.trusted, is_judged_alike=is_alike)
+            everything = plan.known
+            if plan.is_anew:
+                warehouse.clear(("ingest", *Ingest.TABLES))
+                previous = None
+            if plan.is_due:
+                everything = self._ingest(warehouse, plan)
+                listed = list_lake(lake)  # what changed while it was read is a finding
             facts = active_facts(everything, self.settings.trusted)
-            verdicts, retagged = self._judge(facts, everything)
+            verdicts, retagged = self._judge(facts, everything, listed)
             run = self._describe(warehouse.run, began, facts, verdicts)
-            if previous is not None and not new and not retagged.manifests + retagged.files and _is_same(previous, run):
+            is_quiet = not plan.is_due and not retagged.manifests + retagged.files
+            if previous is not None and is_quiet and _is_same(previous, run):
                 return previous
             warehouse.append_arrow("ingest", fact_rows(retagged, warehouse.run))
             everything = joined(everything, retagged)
@@ -123,24 +131,17 @@ class Audit:
             facts = facts_of(warehouse.arrow("ingest").sort_by("run"))
         return facts
 
-    def _new_manifests(self, before: BatchFacts) -> list[ManifestFact]:
-        lake = open_store(self.lake)
-        known = {fact.path for fact in before.manifests}
-        tags = manifest_tags(lake)
-        return [learn_manifest(lake, key, tags[key]) for key in sorted(set(tags) - known)]
-
-    def _ingest(self, warehouse: Warehouse, before: BatchFacts, new: list[ManifestFact]) -> BatchFacts:
-        tune(self.spark, announced_rows(new))
+    def _ingest(self, warehouse: Warehouse, plan: Plan) -> BatchFacts:
+        tune(self.spark, announced_rows(plan.new))
         ingest = Ingest(self.spark, open_store(self.lake), warehouse, self.settings, self.progress.step)
-        learnt = ingest.process(new, before)
-        return joined(before, learnt)
+        learnt = ingest.process(plan.new, plan.known)
+        return joined(plan.known, learnt)
 
-    def _judge(self, facts: BatchFacts, everything: BatchFacts) -> tuple[list[Verdict], BatchFacts]:
+    def _judge(self, facts: BatchFacts, everything: BatchFacts, listed: Listing) -> tuple[list[Verdict], BatchFacts]:
         """The verdicts, and objects that are unchanged but have another tag: a later run need not read them again."""
-        lake = open_store(self.lake)
+        lake, present = open_store(self.lake), listed.files
         expected = expected_manifests(lake, facts.manifests, self.settings.trusted)
-        present = present_files(lake)
-        manifests = changed_manifests(lake, expected, manifest_tags(lake))
+        manifests = changed_manifests(lake, expected, listed.tags)
         files = altered_files(lake, present, facts.files)
         verdicts = judge_servers(
             facts.manifests,

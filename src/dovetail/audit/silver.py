@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -60,8 +61,9 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Ingest:
-    """One run's ingestion of new manifests."""
+    """One run's ingestion of new manifests, and of files that could not be read before, into `TABLES`."""
 
+    TABLES: ClassVar = ("hops", "decoded", "links", "keys", "quarantine", "verdicts", "servers")
     spark: SparkSession
     lake: LakeStore
     warehouse: Warehouse
@@ -70,25 +72,19 @@ class Ingest:
 
     def process(self, manifests: Sequence[ManifestFact], before: BatchFacts) -> BatchFacts:
         """Read what these manifests announce, append it to all silver tables, and return the facts."""
-        known = {file.path for file in before.files}
-        uncommitted = {file.path for file in before.files if file.error == UNCOMMITTED}
         everything = BatchFacts(manifests=[*before.manifests, *manifests], files=[])
-        own = {fact.path for fact in manifests}
-        every_active = active_facts(everything, self.settings.trusted).manifests
-        active = [fact for fact in every_active if fact.path in own]
-        committed = committed_paths(every_active, self.settings.trusted)
+        active = active_facts(everything, self.settings.trusted).manifests
+        committed = committed_paths(active, self.settings.trusted)
         # a file that no signed root led to may have been announced before the manifest that leads to it
+        known = {file.path for file in before.files if file.error != UNCOMMITTED or file.path not in committed}
         announced = [(server, file) for server, file in announced_files(active) if file.path not in known]
-        announced += [
-            (server, file)
-            for server, file in announced_files(every_active)
-            if file.path in uncommitted and file.path in committed
-        ]
+        paths = {file.path for _, file in announced}
+        reading = [fact for fact in active if fact.manifest and any(file.path in paths for file in fact.manifest.files)]
         self.say("integrity: hash files and leaves")
         files = learn_files(self.spark, self.lake, announced, committed)
         files = check_retained(self.lake, announced, files)
-        proven = proven_paths(every_active, files)
-        rows = without(self._believed(files, proven), hops_read_again(before, active))
+        proven = proven_paths(active, files)
+        rows = without(self._believed(files, proven), hops_read_again(before, reading))
         self.say("hops")
         hops = self.warehouse.append("hops", hop_transforms.hops(rows))
         self._add_servers(hops)

@@ -238,6 +238,12 @@ class Warehouse:
         if rows.num_rows or self.rows(name):
             self._commit(name, rows, "overwrite")
 
+    def clear(self, names: Collection[str]) -> None:
+        """Drop all rows of these tables, in the versions from now on."""
+        for name in names:
+            self._fresh.pop(name, None)
+            self.overwrite_arrow(name, STORED[name].arrow.empty_table())
+
     def replace(self, name: str, rows: Rows, keys: pa.Table) -> None:
         """Replace all rows that have one of these keys with `rows`, in one commit; append them if none has.
 

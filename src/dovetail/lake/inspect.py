@@ -89,11 +89,11 @@ def inspect_file(store: Store, file: SealedFile) -> Inspected:
     except FileNotFoundError:
         return Inspected(sha256, "it does not exist")
     except _Refused as error:
-        return Inspected(sha256, str(error))
+        return Inspected(sha256, str(error), tag)
     except JournalDamaged as error:
-        return Inspected(sha256, f"it cannot be opened: {_line(error)}")
+        return Inspected(sha256, f"it cannot be opened: {_line(error)}", tag)
     except Exception as error:  # whatever a decoder raises for hostile bytes, the file is at fault
-        return Inspected(sha256, f"it cannot be read: {_line(error)}")
+        return Inspected(sha256, f"it cannot be read: {_line(error)}", tag)
     return Inspected(sha256, None, tag)
 
 

@@ -1,0 +1,175 @@
+"""What was damaged, forged or distrusted in one run and is not in the next leaves nothing behind."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+import pytest
+
+from audit.audit_worlds import BROKER, NODE_A, SECOND, SETTINGS, T0_US, append_and_seal, quiet_pcp, signer_of
+from audit.test_audit_increments import assert_equal
+from audit.test_audit_tampering import largest_file, manifest_files, rewrite, set_cell
+from dovetail.audit.ingest_log import UNCOMMITTED, BatchFacts, FileFact
+from dovetail.audit.reread import list_lake, plan_reading
+from dovetail.audit.run import Audit
+from dovetail.audit.tables import open_tables
+from dovetail.lake.compact import Compaction
+from dovetail.lake.layout import manifest_key
+from dovetail.lake.manifest import encode_manifest
+from dovetail.lake.store import LocalStore
+from dovetail.model.times import to_datetime
+from dovetail.tlog.keys import Signer
+from lake.hostile_lakes import HONEST, continued, write_honest
+from lake.lakes import manifests_of
+from lake.test_hostile_lakes import learn_here
+
+FOUR = (*HONEST, "pcp://third.example/server", "pcp://fourth.example/server")
+TRUSTED = [signer_of(server).verifier for server in HONEST]
+WRONG = [Signer(BROKER, signer_of(NODE_A).private_key).verifier, *TRUSTED[1:]]
+
+
+def plan(lake: Path, before: BatchFacts, trusted=(), *, is_judged_alike=True):
+    store = LocalStore(lake)
+    return plan_reading(store, before, list_lake(store), trusted, is_judged_alike=is_judged_alike)
+
+
+def plant(lake: Path, server: str, data: bytes | None = None) -> Path:
+    """A manifest behind that of a server: these bytes, or one that is signed with another key."""
+    (own,) = manifests_of(lake, server)
+    path = lake / manifest_key(server, 1)
+    path.write_bytes(data or encode_manifest(continued(own, Signer(server, signer_of(NODE_A).private_key), 1)))
+    return path
+
+
+def alter(lake: Path, server: str = BROKER) -> tuple[Path, bytes]:
+    """Alter a row of a server; returns its file and what was in it."""
+    path = lake / largest_file(lake, server).path
+    data = path.read_bytes()
+    rewrite(path, lambda rows: set_cell(rows, 2, counterpart="pcp://mallory/agent"))
+    return path, data
+
+
+def compact(lake: Path) -> None:
+    Compaction(store=LocalStore(lake), before=to_datetime(T0_US + 10 * 86_400 * SECOND), grace_s=0).run()
+
+
+def test_a_lake_that_did_not_change_is_not_read(tmp_path):
+    lake = write_honest(tmp_path)
+    facts = learn_here(lake)
+    for trusted in ((), TRUSTED):
+        for is_judged_alike in (True, False):
+            assert plan(lake, learn_here(lake), trusted, is_judged_alike=is_judged_alike) == (facts, [], False, False)
+
+
+def test_a_file_that_is_still_unreadable_is_not_read_again(tmp_path):
+    lake = write_honest(tmp_path)
+    (lake / largest_file(lake, BROKER).path).write_bytes(b"PAR1 no more")
+    facts = learn_here(lake)
+    assert any(fact.part is None for fact in facts.files)
+    assert not plan(lake, facts).is_due
+
+
+def test_a_believed_manifest_that_is_gone_is_remembered(tmp_path):
+    lake = write_honest(tmp_path)
+    facts = learn_here(lake)
+    for path in manifest_files(lake, BROKER):
+        path.unlink()
+    assert plan(lake, facts) == (facts, [], False, False)
+
+
+def test_a_manifest_that_takes_the_place_of_a_forged_one_is_learnt(tmp_path):
+    lake = write_honest(tmp_path)
+    forged = plant(lake, BROKER)
+    facts = learn_here(lake)
+    forged.unlink()
+    append_and_seal(tmp_path, lake, BROKER, quiet_pcp(8, T0_US + 1000 * SECOND, 900))
+    found = plan(lake, facts)
+    assert [fact.path for fact in found.new] == [manifest_key(BROKER, 1)]
+    assert (found.is_due, found.is_anew) == (True, False)
+
+
+def test_rows_that_were_altered_are_read_again_once_they_are_restored(tmp_path):
+    lake = write_honest(tmp_path)
+    path, data = alter(lake)
+    facts = learn_here(lake)
+    assert not plan(lake, facts).is_due
+    path.write_bytes(path.read_bytes() + b"x")
+    assert not plan(lake, facts).is_anew, "it is not what was sealed"
+    path.write_bytes(data)
+    assert plan(lake, facts).is_anew
+    restored = learn_here(lake)
+    alter(lake)
+    assert not plan(lake, restored).is_anew, "what was read is what was sealed"
+
+
+def test_rows_that_were_altered_are_read_again_from_a_compaction(tmp_path):
+    lake = write_honest(tmp_path)
+    path, data = alter(lake)
+    facts = learn_here(lake)
+    path.write_bytes(data)
+    good = learn_here(lake)
+    append_and_seal(tmp_path, lake, BROKER, quiet_pcp(8, T0_US + 1000 * SECOND, 900))
+    compact(lake)
+    assert plan(lake, facts).is_anew
+    assert not plan(lake, good).is_anew
+
+
+@pytest.mark.parametrize("is_judged_alike", [True, False])
+def test_other_keys_decide_what_is_read(tmp_path, is_judged_alike):
+    lake = write_honest(tmp_path)
+    facts = learn_here(lake)
+    assert plan(lake, facts, WRONG, is_judged_alike=is_judged_alike).is_anew is not is_judged_alike
+    unread = [FileFact(path=fact.path, server=fact.server, is_whole=False, error=UNCOMMITTED) for fact in facts.files]
+    found = plan(lake, BatchFacts(manifests=facts.manifests, files=unread), TRUSTED, is_judged_alike=is_judged_alike)
+    assert (found.is_due, found.is_anew) == (not is_judged_alike, False)
+
+
+def audit(spark, lake: Path, out: Path, trusted=()) -> Path:
+    Audit(spark=spark, lake=lake, tables=out, settings=dataclasses.replace(SETTINGS, trusted=trusted)).run()
+    return out
+
+
+def test_what_is_restored_or_removed_leaves_no_trace(spark, tmp_path):
+    lake = write_honest(tmp_path, FOUR)
+    out = tmp_path / "out"
+    hidden = lake / largest_file(lake, FOUR[0]).path
+    hidden.rename(tmp_path / "hidden")
+    (cut,) = manifest_files(lake, FOUR[1])
+    text = cut.read_bytes()
+    cut.write_bytes(text[:50])
+    planted = [plant(lake, FOUR[2], b"{}"), plant(lake, FOUR[3])]
+    audit(spark, lake, out)
+    assert {row["verdict"] for row in open_tables(out).scan("integrity") if row["server"]} == {"broken", "incomplete"}
+    (tmp_path / "hidden").rename(hidden)
+    cut.write_bytes(text)
+    for path in planted:
+        path.unlink()
+    audit(spark, lake, out)
+    assert [row["breaks"] for row in open_tables(out).scan("integrity")] == [[]] * len(FOUR)
+    assert (open_tables(out).count("hops"), open_tables(out).count("deliveries")) == (16 * len(FOUR), 8 * len(FOUR))
+    assert set(open_tables(out).read("hops")["run"].to_pylist()) == {1, 2}, "what was read is not read again"
+
+
+@pytest.mark.soak
+def test_rows_that_nobody_believes_any_more_leave_the_tables(spark, tmp_path):
+    lake = write_honest(tmp_path)
+    out = tmp_path / "out"
+    path, data = alter(lake)
+    audit(spark, lake, out)
+    path.write_bytes(data)
+    audit(spark, lake, out)
+    assert_equal(out, audit(spark, lake, tmp_path / "restored"))
+    alter(lake)
+    shutil.rmtree(out)
+    audit(spark, lake, out)
+    path.write_bytes(data)
+    append_and_seal(tmp_path, lake, BROKER, quiet_pcp(8, T0_US + 1000 * SECOND, 900))
+    compact(lake)
+    audit(spark, lake, out)
+    assert_equal(out, audit(spark, lake, tmp_path / "compacted"))
+    for number, trusted in enumerate((WRONG, TRUSTED)):
+        audit(spark, lake, out, trusted)
+        assert_equal(out, audit(spark, lake, tmp_path / f"trusted-{number}", trusted))
+    assert {row["verdict"] for row in open_tables(out).scan("integrity")} == {"proven"}
