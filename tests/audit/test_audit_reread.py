@@ -7,8 +7,22 @@ import shutil
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from audit.audit_worlds import BROKER, NODE_A, SECOND, SETTINGS, T0_US, append_and_seal, quiet_pcp, signer_of
+from audit.audit_worlds import (
+    ALICE,
+    ALICE_CHAT,
+    BROKER,
+    NODE_A,
+    SECOND,
+    SETTINGS,
+    T0_US,
+    append_and_seal,
+    quiet_pcp,
+    see,
+    signer_of,
+    won_text,
+)
 from audit.test_audit_increments import assert_equal
 from audit.test_audit_tampering import largest_file, manifest_files, rewrite, set_cell
 from dovetail.audit.ingest_log import UNCOMMITTED, BatchFacts, FileFact
@@ -19,13 +33,19 @@ from dovetail.lake.compact import Compaction
 from dovetail.lake.layout import manifest_key
 from dovetail.lake.manifest import encode_manifest
 from dovetail.lake.store import LocalStore
+from dovetail.model.hop import Stage
 from dovetail.model.times import to_datetime
 from dovetail.tlog.keys import Signer
+from dovetail.won import compose as c
+from dovetail.won.signing import SigningKey
 from lake.hostile_lakes import HONEST, continued, write_honest
 from lake.lakes import manifests_of
 from lake.test_hostile_lakes import learn_here
 
-FOUR = (*HONEST, "pcp://third.example/server", "pcp://fourth.example/server")
+pytestmark = pytest.mark.timeout(900)
+
+THREE = (*HONEST, "pcp://third.example/server")
+MALLORY = bytes([99]) * 32
 TRUSTED = [signer_of(server).verifier for server in HONEST]
 WRONG = [Signer(BROKER, signer_of(NODE_A).private_key).verifier, *TRUSTED[1:]]
 
@@ -39,7 +59,8 @@ def plant(lake: Path, server: str, data: bytes | None = None) -> Path:
     """A manifest behind that of a server: these bytes, or one that is signed with another key."""
     (own,) = manifests_of(lake, server)
     path = lake / manifest_key(server, 1)
-    path.write_bytes(data or encode_manifest(continued(own, Signer(server, signer_of(NODE_A).private_key), 1)))
+    signer = Signer(server, Ed25519PrivateKey.from_private_bytes(MALLORY))
+    path.write_bytes(data or encode_manifest(continued(own, signer, 1)))
     return path
 
 
@@ -132,23 +153,36 @@ def audit(spark, lake: Path, out: Path, trusted=()) -> Path:
 
 
 def test_what_is_restored_or_removed_leaves_no_trace(spark, tmp_path):
-    lake = write_honest(tmp_path, FOUR)
+    lake = write_honest(tmp_path, THREE)
     out = tmp_path / "out"
-    hidden = lake / largest_file(lake, FOUR[0]).path
+    forged = c.respond(
+        won_text("x", T0_US // 1000),
+        success=True,
+        signer=NODE_A,
+        key=SigningKey(MALLORY),
+        timestamp_ms=T0_US // 1000,
+        connection=f"{ALICE}/c/one",
+        sender_socket=ALICE_CHAT,
+        recipient_socket=ALICE_CHAT,
+    )
+    append_and_seal(tmp_path, lake, NODE_A, [see(T0_US, Stage.ACCEPTED, forged.raw, ALICE, address=forged.address)])
+    hidden = lake / largest_file(lake, THREE[0]).path
     hidden.rename(tmp_path / "hidden")
-    (cut,) = manifest_files(lake, FOUR[1])
+    (cut,) = manifest_files(lake, THREE[1])
     text = cut.read_bytes()
     cut.write_bytes(text[:50])
-    planted = [plant(lake, FOUR[2], b"{}"), plant(lake, FOUR[3])]
+    planted = [plant(lake, THREE[2], b"{}"), plant(lake, NODE_A)]
     audit(spark, lake, out)
+    signatures = {row["signer"]: row["signature"] for row in open_tables(out).scan("messages") if row["signer"]}
+    assert signatures == {NODE_A: "unknown_key"}, "nobody believes the key of a forged manifest"
     assert {row["verdict"] for row in open_tables(out).scan("integrity") if row["server"]} == {"broken", "incomplete"}
     (tmp_path / "hidden").rename(hidden)
     cut.write_bytes(text)
     for path in planted:
         path.unlink()
     audit(spark, lake, out)
-    assert [row["breaks"] for row in open_tables(out).scan("integrity")] == [[]] * len(FOUR)
-    assert (open_tables(out).count("hops"), open_tables(out).count("deliveries")) == (16 * len(FOUR), 8 * len(FOUR))
+    assert [row["breaks"] for row in open_tables(out).scan("integrity")] == [[]] * 4
+    assert open_tables(out).count("hops") == 16 * len(THREE) + 1
     assert set(open_tables(out).read("hops")["run"].to_pylist()) == {1, 2}, "what was read is not read again"
 
 

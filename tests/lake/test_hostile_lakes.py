@@ -23,15 +23,16 @@ from dovetail.audit.ingest_log import (
     newest_us,
     present_files,
 )
-from dovetail.audit.integrity import Verdict, committed_paths, judge_servers
+from dovetail.audit.integrity import Verdict, committed_paths, judge_servers, proven_paths
 from dovetail.audit.merkle_scan import Part, decode_part, merge_parts, walk_files
 from dovetail.lake.inspect import inspect_file
 from dovetail.lake.layout import manifest_key, server_slug
 from dovetail.lake.manifest import SealedFile, encode_manifest
-from dovetail.lake.rows import CHECK_BYTES, hash_rows
+from dovetail.lake.rows import CHECK_BYTES, LAKE_SCHEMA, hash_rows
 from dovetail.lake.snapshot import manifest_keys, snapshot
 from dovetail.lake.store import LocalStore
 from dovetail.model.errors import DovetailError
+from dovetail.model.times import to_datetime
 from lake.hostile_lakes import CASES, CULPRIT, HONEST, Culprit, add_culprit, remove_culprit, write_honest
 
 pytestmark = pytest.mark.exhaustive
@@ -183,14 +184,35 @@ def test_a_manifest_that_somebody_without_a_key_puts_in_anothers_place_is_told_a
     assert (verdicts[victim].verdict, verdicts[victim].proven_hops) == ("proven", manifest.end)
 
 
+def newest_here(lake: Path, now_us: int) -> int:
+    facts = learn_here(lake)
+    return newest_us(facts.files, proven_paths(facts.manifests, facts.files), now_us)
+
+
+@pytest.mark.parametrize("has_its_leaf", [True, False])
+def test_a_row_that_nobody_sealed_moves_nobodys_time(tmp_path, has_its_leaf):
+    lake = write_honest(tmp_path)
+    culprit = add_culprit(tmp_path, lake)
+    now_us = T0_US + 10**6 * SECOND
+    expected = newest_here(lake, now_us)
+    rows = culprit.rows()
+    times = [*rows["at"].to_pylist()[:-1], to_datetime(now_us)]
+    rows = rows.set_column(rows.schema.get_field_index("at"), LAKE_SCHEMA.field("at"), [times])
+    if has_its_leaf:
+        leaves = [leaf[:CHECK_BYTES] for leaf in hash_rows("x", rows)]
+        rows = rows.set_column(rows.schema.get_field_index("leaf"), LAKE_SCHEMA.field("leaf"), [leaves])
+    pq.write_table(rows, culprit.file)
+    assert newest_here(lake, now_us) == expected < now_us
+
+
 def test_a_clock_that_is_ahead_moves_nobody_elses_time(tmp_path):
     lake = write_honest(tmp_path)
     honest = learn_here(lake).files
     now_us = T0_US + 3600 * SECOND
-    expected = newest_us(honest, now_us)
+    expected = newest_here(lake, now_us)
     append_and_seal(tmp_path, lake, CULPRIT, quiet_pcp(1, T0_US + 10**16, 900))
     facts = learn_here(lake)
-    assert newest_us(facts.files, now_us) == expected == max(fact.part.last_at_us for fact in honest)
+    assert newest_here(lake, now_us) == expected == max(fact.part.last_at_us for fact in honest)
     verdicts = {found.server: found for found in judge_servers(facts.manifests, facts.files, now_us=now_us)}
     assert "integrity.time_ahead" in {item.check for item in verdicts[CULPRIT].breaks}
     assert all(verdicts[server].breaks == [] for server in HONEST)

@@ -196,10 +196,15 @@ def altered_files(lake: Store, present: Mapping[str, Entry], files: Iterable[Fil
     return Again(altered, retagged)
 
 
-def newest_us(files: Iterable[FileFact], now_us: int) -> int:
-    """The time of the newest hop; times more than `MAX_AHEAD_US` ahead of our clock are ignored."""
-    times = (fact.part.last_at_us for fact in files if fact.is_own and fact.part is not None)
-    return max((time_us for time_us in times if time_us <= now_us + MAX_AHEAD_US), default=0)
+def newest_us(files: Iterable[FileFact], proven: Collection[str], now_us: int) -> int:
+    """The time of the newest hop; times more than `MAX_AHEAD_US` ahead of our clock are ignored.
+
+    Files that are not `proven` count only if none is: anybody can write rows into them.
+    """
+    times = {fact.path: fact.part.last_at_us for fact in files if fact.is_own and fact.part is not None}
+    believable = {path: time_us for path, time_us in times.items() if time_us <= now_us + MAX_AHEAD_US}
+    signed = [time_us for path, time_us in believable.items() if path in proven]
+    return max(signed or believable.values(), default=0)
 
 
 def unannounced_files(present: Mapping[str, Entry], manifests: Sequence[Manifest], min_age_s: float = 0) -> list[str]:

@@ -42,7 +42,7 @@ from dovetail.audit.ingest_log import (
     newest_us,
     unannounced_files,
 )
-from dovetail.audit.integrity import Verdict, judge_servers
+from dovetail.audit.integrity import Verdict, judge_servers, proven_paths
 from dovetail.audit.local_rows import from_arrow, to_arrow
 from dovetail.audit.progress import Progress, silent
 from dovetail.audit.refresh import MANY_PEERS, Refresh
@@ -157,7 +157,7 @@ class Audit:
         return verdicts, BatchFacts(manifests=manifests.retagged, files=files.retagged)
 
     def _describe(self, number: int, began: dt.datetime, facts: BatchFacts, verdicts: list[Verdict]) -> Run:
-        newest = newest_us(facts.files, time.time_ns() // 1000)
+        newest = newest_us(facts.files, proven_paths(facts.manifests, facts.files), time.time_ns() // 1000)
         return Run(
             number=number,
             lake=str(self.lake),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -99,7 +100,7 @@ class Ingest:
             self.warehouse.append("keys", message_transforms.published_keys(decoded))
         self._quarantine(rows, files, decoded, before_decoded, audits)
         for audit in signed(audits):
-            self._verify(audit, decoded, [*before.manifests, *manifests])
+            self._verify(audit, decoded, active)
         facts = BatchFacts(manifests=list(manifests), files=files)
         self.warehouse.append_arrow("ingest", fact_rows(facts, self.warehouse.run))
         return facts
@@ -234,15 +235,21 @@ def rows_of(files: Iterable[FileFact]) -> int:
     return sum(fact.part.rows for fact in files if fact.part is not None)
 
 
-def node_keys(settings: AuditSettings, manifests: Sequence[ManifestFact]) -> list[tuple[str, bytes]]:
-    """Keys of servers, given to the audit or else stated in manifests: a node signs everything with one key."""
-    keys = {(verifier.name, verifier.public_key) for verifier in settings.trusted}
+def node_keys(settings: AuditSettings, manifests: Iterable[ManifestFact]) -> list[tuple[str, bytes]]:
+    """Keys of servers, given to the audit or else stated in active manifests: a node signs everything with one key.
+
+    If manifests of a server state two, nobody can tell which one is its own.
+    """
+    if settings.trusted:
+        return sorted({(verifier.name, verifier.public_key) for verifier in settings.trusted})
+    stated: dict[str, set[str]] = {}
     for fact in manifests:
-        if fact.manifest is not None and not settings.trusted:
-            try:
-                keys.add((fact.manifest.server, parse_verifier(fact.manifest.key).public_key))
-            except CheckpointError:
-                continue
+        if fact.manifest is not None:
+            stated.setdefault(fact.manifest.server, set()).add(fact.manifest.key)
+    keys = []
+    for server, texts in stated.items():
+        with contextlib.suppress(CheckpointError):
+            keys += [(server, parse_verifier(text).public_key) for text in texts if len(texts) == 1]
     return sorted(keys)
 
 
