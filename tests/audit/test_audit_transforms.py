@@ -14,6 +14,7 @@ from dovetail.audit.checks import every_check, find
 from dovetail.audit.fabric_audit import Moment
 from dovetail.audit.fabrics import AUDITS, audits_of
 from dovetail.audit.leaves import with_leaves
+from dovetail.audit.state_tables import DECODED_TABLE
 from dovetail.audit.steps import gold_steps, graph
 from dovetail.audit.transforms.answers import answers
 from dovetail.audit.transforms.coverage import peer_counts
@@ -22,6 +23,7 @@ from dovetail.audit.transforms.forks import forks
 from dovetail.audit.transforms.gaps import gaps
 from dovetail.audit.transforms.holdings import holdings
 from dovetail.audit.transforms.hops import servers
+from dovetail.audit.transforms.messages import unread
 from dovetail.audit.transforms.skew import least_delays, skew
 from dovetail.audit.transforms.suspect_links import suspect_links
 from dovetail.audit.transforms.traffic import traffic
@@ -534,3 +536,19 @@ def test_gold_is_native_and_joins_by_key(silver, spark, step):
 def test_leaves_are_hashed_natively(silver, spark):
     rows = spark.createDataFrame([], schemas.LAKE.schema).withColumn("file", F.lit("f"))
     assert "Python" not in with_leaves(rows)._jdf.queryExecution().executedPlan().toString()
+
+
+def test_retained_fields_speak_only_of_messages_that_are_there_without_bytes(spark):
+    def row(message: bytes, raw: bytes | None = None, **more):
+        return {"fabric": "pcp", "digest": message, "message": message, "size": 9, "raw": raw} | more
+
+    hops = [row(M1), row(M2, b"raw"), row(M3, fabric="won")]
+    stranger = bytes([4]) * 32
+    fields = [row(message, address_valid=True) for message in (M1, M2, stranger)]
+    fields.insert(0, row(M1, address_valid=True) | {"message": stranger})  # it must not displace the right one
+    fields += [row(M3, fabric="won", address_valid=True), row(M3, address_valid=True)]
+    recorded, nothing = (frame(spark, DECODED_TABLE, *rows) for rows in (fields, []))
+    rows = frame(spark, schemas.LAKE, *hops)
+    assert [one.message for one in unread(recorded, rows, nothing, nothing, audits=AUDITS).collect()] == [M1]
+    others = frame(spark, schemas.LAKE, row(M1, size=8))
+    assert not unread(recorded, others, nothing, nothing, audits=AUDITS).count()

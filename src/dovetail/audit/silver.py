@@ -156,7 +156,7 @@ class Ingest:
         if retained:
             recorded = read_files(self.spark, DECODED_SCHEMA, retained)
             ever = self.warehouse.read("decoded")
-            decoded.append(message_transforms.unread(recorded, ever, waiting))
+            decoded.append(message_transforms.unread(recorded, rows, ever, waiting, audits=audits))
         return self.warehouse.append("decoded", union(decoded or [local_rows(self.spark, [], DECODED_SCHEMA)]))
 
     def _decoded_before(self, files: Sequence[FileFact]) -> DataFrame | None:

@@ -26,9 +26,9 @@ from dovetail.audit.merkle_scan import PART_SCHEMA, WALK_COLUMNS, Part, decode_p
 from dovetail.audit.session import read_files
 from dovetail.lake.inspect import Inspected, inspect_file
 from dovetail.lake.manifest import SealedFile
+from dovetail.lake.retained import inspect_retained
 from dovetail.lake.rows import LAKE_SCHEMA
 from dovetail.lake.store import Store
-from dovetail.lake.writer import sha256_of
 from dovetail.model.errors import JournalDamaged
 
 _PATH_PARTS = 3
@@ -154,20 +154,12 @@ def check_retained(
     lake: Store, announced: Sequence[tuple[str, SealedFile]], facts: Sequence[FileFact]
 ) -> list[FileFact]:
     """The facts, with what is wrong with the fields that a compaction retained for those files."""
-    retained = {file.path: file.retained for _, file in announced if file.retained is not None}
-    checked = []
-    for fact in facts:
-        error = None
-        if fact.path in retained:
-            try:
-                file = retained[fact.path]
-                error = None if sha256_of(lake, file.path) == file.sha256 else "it was altered"
-            except OSError as problem:
-                error = problem.strerror or str(problem)
-            except JournalDamaged as problem:
-                error = str(problem)
-        checked.append(msgspec.structs.replace(fact, kept_error=error) if error is not None else fact)
-    return checked
+    retained = {file.path: (file, file.retained) for _, file in announced if file.retained is not None}
+    errors = {path: inspect_retained(lake, *retained[path]) for path in {fact.path for fact in facts} & retained.keys()}
+    return [
+        fact if (error := errors.get(fact.path)) is None else msgspec.structs.replace(fact, kept_error=error)
+        for fact in facts
+    ]
 
 
 def retained_urls(lake: Store, announced: Sequence[tuple[str, SealedFile]], facts: Sequence[FileFact]) -> list[str]:

@@ -34,7 +34,9 @@ MAX_TEXT_BYTES = 8192
 
 MAX_REASON_CHARS = 200
 _HASH_PART = 1 << 20
-_ADDRESS_BYTES = _DIGEST_BYTES = 32
+ADDRESS_BYTES = 32
+"""The length of an address, and of a digest."""
+
 _SLACK_BYTES = 16 << 20
 _TAIL_BYTES = 8
 _PHYSICAL = {
@@ -50,7 +52,7 @@ _PHYSICAL = {
     "digest": "BYTE_ARRAY",
     "leaf": "BYTE_ARRAY",
 }
-_LENGTHS = {"message": _ADDRESS_BYTES, "digest": _DIGEST_BYTES, "leaf": CHECK_BYTES}
+_LENGTHS = {"message": ADDRESS_BYTES, "digest": ADDRESS_BYTES, "leaf": CHECK_BYTES}
 _TEXTS = ("server", "stage", "counterpart", "reason")
 _BINARIES = [name for name, kind in _PHYSICAL.items() if kind == "BYTE_ARRAY"]
 

@@ -67,10 +67,19 @@ def hashed(audits: Iterable[FabricAudit]) -> list[FabricAudit]:
     return [audit for audit in audits if audit.fabric.hashes_bytes]
 
 
-def unread(recorded: DataFrame, decoded: DataFrame, waiting: DataFrame) -> DataFrame:
-    """What a compaction kept of messages whose bytes it removed, if the bytes were not and will not be decoded."""
+def unread(
+    recorded: DataFrame, rows: DataFrame, decoded: DataFrame, waiting: DataFrame, *, audits: Sequence[FabricAudit]
+) -> DataFrame:
+    """What compactions kept of messages whose bytes they removed, if the bytes were not and will not be decoded.
+
+    They speak about messages that `rows` have without bytes, and about no others.
+    """
+    own = ["fabric", "digest", "message", "size"]
+    lacking = rows.where(is_of(hashed(audits)) & F.col("raw").isNull() & (F.col("digest") == F.col("message")))
     return (
-        recorded.dropDuplicates(["fabric", "digest"])
+        recorded.where("address_valid")
+        .join(lacking.select(*own), on=own, how="left_semi")
+        .dropDuplicates(["fabric", "digest"])
         .join(decoded.select("fabric", "digest"), on=["fabric", "digest"], how="left_anti")
         .join(waiting.select("fabric", "digest"), on=["fabric", "digest"], how="left_anti")
         .select(*recorded.columns)

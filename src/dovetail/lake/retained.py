@@ -1,0 +1,112 @@
+"""Checks the fields that a compaction retained of removed messages, before anything reads them.
+
+No signature commits to these fields: whoever can write to the lake can write such a file, with any bytes, and announce
+its hash. So it must have the form that a compaction writes, within limits; what its rows may speak about is for the
+reader to decide, by the hops that have no bytes.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from dovetail.lake.decoded import DECODED
+from dovetail.lake.inspect import ADDRESS_BYTES, MAX_COLUMN_BYTES, MAX_FOOTER_BYTES
+from dovetail.lake.manifest import MAX_FILE_BYTES, RetainedFile, SealedFile
+from dovetail.lake.pages import walk_pages
+from dovetail.lake.store import Store
+from dovetail.lake.writer import sha256_of
+from dovetail.model.errors import ConnectFailed, JournalDamaged
+from dovetail.model.hop import Relation
+from dovetail.model.times import to_us
+
+_BATCH_ROWS = 64
+_MAX_DICTIONARY_BYTES = 4 << 20
+"""A writer stops using a dictionary beyond 1 MB."""
+
+_FIELDS_SHARE = 8
+_FIELDS_BYTES = 4096
+"""The fields of a message have at most this many bytes, and this many times its own."""
+
+_FIRST_US = to_us(dt.datetime(dt.MINYEAR, 1, 1, tzinfo=dt.UTC))
+_LAST_US = to_us(dt.datetime(dt.MAXYEAR, 12, 31, tzinfo=dt.UTC))
+
+_KEYS = ("digest", "message")
+_GIVEN = ("fabric", *_KEYS, "key", "id", "type", "size", "expires_us", "address_valid")
+_ABSENT = ("signer", "signed_digest", "signature", "fingerprint", "key_owner", "public_key", "reject", "detail")
+"""Of messages that are signed, and of bytes that are no message, nothing is removed."""
+_RELATIONS = [relation.value for relation in Relation]
+
+
+class _Refused(Exception):
+    """The file is not one that a compaction would write."""
+
+
+def inspect_retained(store: Store, sealed: SealedFile, file: RetainedFile) -> str | None:
+    """What is wrong with the retained fields of a file, in one line. ConnectFailed if the store does not answer."""
+    try:
+        size = store.entry(file.path).size
+        if size > MAX_FILE_BYTES or sha256_of(store, file.path) != file.sha256:
+            return "it was altered"
+        with store.open(file.path) as source:
+            _check(source, sealed, file)
+            return None
+    except (ConnectFailed, _Refused) as problem:
+        if isinstance(problem, ConnectFailed):
+            raise
+        return str(problem)
+    except OSError as problem:
+        return problem.strerror or str(problem)
+    except JournalDamaged as problem:
+        return str(problem)
+    except Exception as error:  # whatever a decoder raises for hostile bytes, the file is at fault
+        return f"it cannot be read: {(str(error).splitlines() or [type(error).__name__])[0][:200]}"
+
+
+def _check(source: pa.NativeFile, sealed: SealedFile, file: RetainedFile) -> None:
+    limits = {"thrift_string_size_limit": MAX_FOOTER_BYTES, "thrift_container_size_limit": 1 << 20}
+    parquet = pq.ParquetFile(source, **limits)
+    metadata = parquet.metadata
+    if not parquet.schema_arrow.equals(DECODED):
+        raise _Refused("it has other columns")
+    if not 0 < metadata.num_rows == file.rows <= sealed.rows:
+        raise _Refused(f"it has {metadata.num_rows} rows for a file of {sealed.rows}")
+    for number in range(metadata.num_row_groups):
+        for index in range(metadata.num_columns):
+            _check_column(source, metadata.row_group(number).column(index))
+    for batch in parquet.iter_batches(batch_size=_BATCH_ROWS, use_threads=False):
+        _check_values(batch)
+
+
+def _check_column(source: pa.NativeFile, column: Any) -> None:
+    start = column.data_page_offset
+    dictionary = column.dictionary_page_offset if column.has_dictionary_page else None
+    if dictionary is not None:
+        if not 4 <= dictionary <= start <= dictionary + _MAX_DICTIONARY_BYTES:
+            raise _Refused(f"column {column.path_in_schema} has an impossible dictionary")
+        start = dictionary
+    if start < 4 or not 0 < column.total_compressed_size <= MAX_COLUMN_BYTES:
+        raise _Refused(f"column {column.path_in_schema} has an impossible offset or size")
+    source.seek(start)
+    walk_pages(source.read(column.total_compressed_size), column.num_values, MAX_COLUMN_BYTES)
+
+
+def _check_values(rows: pa.RecordBatch) -> None:
+    if any(rows[name].null_count for name in _GIVEN) or any(rows[name].null_count < len(rows) for name in _ABSENT):
+        raise _Refused("its rows are not those of messages that expired")
+    if any((pc.binary_length(rows[name]).to_numpy() != ADDRESS_BYTES).any() for name in _KEYS):
+        raise _Refused(f"an address does not have {ADDRESS_BYTES} bytes")
+    links = pc.list_flatten(rows["links"])
+    times = [rows["created_us"], rows["expires_us"], links.field("parent_expires_us")]
+    for each in times:
+        if pc.any(pc.or_(pc.less(each, _FIRST_US), pc.greater(each, _LAST_US))).as_py():
+            raise _Refused("a time is out of range")
+    if pc.any(pc.invert(pc.is_in(links.field("relation"), value_set=pa.array(_RELATIONS)))).as_py():
+        raise _Refused("a relation is unknown")
+    sizes = rows["size"]
+    if pc.min(sizes).as_py() < 0 or rows.nbytes > _FIELDS_BYTES * len(rows) + _FIELDS_SHARE * pc.sum(sizes).as_py():
+        raise _Refused("its fields are larger than their messages")
