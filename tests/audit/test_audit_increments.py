@@ -43,7 +43,7 @@ from dovetail.audit.run import Audit
 from dovetail.audit.tables import open_tables, read_runs
 from dovetail.audit.transforms.holdings import collect_holdings, holdings
 from dovetail.model.address import address_of
-from dovetail.model.hop import Stage
+from dovetail.model.hop import Reason, Stage
 from dovetail.won import compose as c
 from report.agreement import assert_pages_agree
 
@@ -160,7 +160,7 @@ def node_steps() -> tuple[list[list], list[list]]:
         [*taken(two, orphan, unseen, create), sent, *made(two + 1, others[2], logs[1]), *taken(two + 2, second)],
         [*taken(three, again), *made(three + 1, logs[2])],
     ]
-    return at_a, [taken(one, half), made(two, second), []]
+    return at_a, [taken(one, half), made(two, second), taken(three, won_text("later", ms))]
 
 
 @pytest.mark.soak
@@ -212,6 +212,7 @@ def test_time_alone_ends_what_is_under_way(spark, tmp_path, monkeypatch):
     brief, lasting = (swarm_message(rng, T0_US, [], ttl=ttl) for ttl in (1, 600))
     referring = swarm_message(rng, T0_US + SECOND, [bytes(address_of(brief))], ttl=600)
     silent = [pcp_frame(number, [B], expires_us=T0_US + LATER // 2) for number in (1, 2)]
+    unseen, other, last = (won_text(text, T0_US // 1000) for text in ("unseen", "other", "last"))
     write_lake(
         tmp_path,
         {
@@ -222,10 +223,16 @@ def test_time_alone_ends_what_is_under_way(spark, tmp_path, monkeypatch):
             PEERS[0]: [see(T0_US, Stage.CREATED, raw) for raw in (brief, lasting)],
             PEERS[1]: [see(T0_US + 1, Stage.PULLED, brief, keep=False)],
             elsewhere: [see(T0_US + SECOND, Stage.CREATED, referring)],
+            NODE_A: [
+                see(T0_US, Stage.ACCEPTED, unseen.raw, ALICE, address=unseen.address),
+                see(T0_US + 1, Stage.FORWARDED, b"", NODE_B, address=unseen.address, keep=False),
+            ],
+            NODE_B: [see(T0_US, Stage.ACCEPTED, other.raw, ALICE, address=other.address)],
         },
     )
     out = run(spark, tmp_path, "out", whole_below=0)
-    assert outcomes_of(out) == [("pcp", "handed_over"), ("pcp", "in_flight"), *IN_SWARM, *[("swarm", "in_flight")] * 2]
+    waiting = [*IN_SWARM, *[("swarm", "in_flight")] * 2, *[("won", "in_flight")] * 2]
+    assert outcomes_of(out) == [("pcp", "handed_over"), ("pcp", "in_flight"), *waiting]
     assert open_tables(out).read("gaps")["unexpired"].to_pylist() == [True]
 
     write_lake(tmp_path, {BROKER: [see(T0_US + EPOCH_MS * 2000, Stage.ACCEPTED, pcp_frame(3, [B]), A)]})
@@ -233,8 +240,18 @@ def test_time_alone_ends_what_is_under_way(spark, tmp_path, monkeypatch):
         patch.setattr(Refresh, "whole", lambda self: pytest.fail("nothing that all rows share has changed"))
         run(spark, tmp_path, "out", whole_below=0)
     ended = [("pcp", "handed_over"), ("pcp", "in_flight"), ("pcp", "no_outcome")]
-    assert outcomes_of(out) == [*ended, *IN_SWARM, ("swarm", "in_flight"), ("swarm", "unreported")]
+    ended += [*IN_SWARM, ("swarm", "in_flight"), ("swarm", "unreported")]
+    assert outcomes_of(out) == [*ended, *[("won", "in_flight")] * 2], "the next node's journal does not go that far"
     assert open_tables(out).read("gaps")["unexpired"].to_pylist() == [False]
+
+    later = swarm_message(rng, T0_US, [], ttl=600)
+    late = see(T0_US + EPOCH_MS * 1900, Stage.ACCEPTED, last.raw, ALICE, address=last.address)
+    write_lake(tmp_path, {NODE_B: [late], PEERS[1]: [see(late.at_us, Stage.REJECTED, later, reason=Reason.TRUNCATED)]})
+    with monkeypatch.context() as patch:
+        patch.setattr(Refresh, "whole", lambda self: pytest.fail("nothing that all rows share has changed"))
+        run(spark, tmp_path, "out", whole_below=0)
+    outcomes = outcomes_of(out)
+    assert ("won", "lost") in outcomes, "it is lost before the audit's time moves"
     whole = run(spark, tmp_path, "whole")
     assert_equal(out, whole)
 

@@ -228,7 +228,13 @@ class Oracle:
             return {("won", address, recipient, "rejected", "rejected", refused.server, refused.reason.value, None, 0)}
         gone = next((hop for hop in hops if hop.stage is Stage.UNDELIVERABLE), None)
         others = {hop.server for hop in hops if hop.stage is not Stage.FORWARDED}
-        lost = [hop for hop in hops if hop.stage is Stage.FORWARDED and hop.counterpart in journals - others]
+        lost = [
+            hop
+            for hop in hops
+            if hop.stage is Stage.FORWARDED
+            and hop.counterpart in journals - others
+            and self.reach(hop.counterpart) > hop.at_us + self.loss_timeout_us
+        ]
         if lost and not gone and self.as_of_us - lost[0].at_us > self.loss_timeout_us:
             return {("won", address, recipient, "lost", "forwarded", lost[0].server, None, None, 0)}
         node = (recipient or "").partition("/atom/")[0]

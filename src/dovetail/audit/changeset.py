@@ -1,7 +1,7 @@
 """The changeset of a run: every message with a new hop, link or verdict, and everything that silver has about it.
 
 Time alone changes messages whose lifetime has ended without an outcome, and those with a hop whose loss timeout has
-passed (`FabricAudit.overdue`).
+passed (`FabricAudit.overdue`): the audit's time, or that of a server whose journal goes further now.
 
 A chain is computed from several messages, and so are contradictions of a signer. In fabrics with such rows
 (`FabricAudit.is_chained`) the changed messages, what they answer and what answers them are `linked`: rows about those
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,7 +27,7 @@ from dovetail.audit.table import BINARY, STRING
 from dovetail.audit.tables import Run
 from dovetail.audit.warehouse import Warehouse
 from dovetail.model.outcome import PENDING
-from dovetail.model.times import to_datetime
+from dovetail.model.times import to_datetime, to_us
 
 MAX_CHANGED = 2_000_000
 """Number of addresses that fit in a task; if more have changed, everything is recomputed."""
@@ -79,14 +80,35 @@ def _addresses(warehouse: Warehouse, previous: Run, as_of_us: int, loss_timeout_
         warehouse.fresh("hops").select(ADDRESS),
         decoded.filter(pc.is_null(decoded["reject"])).select(ADDRESS),
     ]
-    if as_of_us > previous.as_of_us:
+    reached = _reached(warehouse, previous)
+    if as_of_us > previous.as_of_us or reached:
         parts += _ended(warehouse, as_of_us)
-        before, now = (to_datetime(us - loss_timeout_us) for us in (previous.as_of_us, as_of_us))
-        for audit in AUDITS:
-            if audit.overdue is not None:
-                waited = (("at", ">=", before), ("at", "<", now), ("stage", "=", audit.overdue.value))
-                parts.append(warehouse.scan("hops", ADDRESS, (*waited, ("fabric", "=", audit.name))))
+    if as_of_us > previous.as_of_us:
+        parts += _overdue(warehouse, previous.as_of_us - loss_timeout_us, as_of_us - loss_timeout_us)
+    if reached:
+        since_us, until_us = min(us for us, _ in reached.values()), max(us for _, us in reached.values())
+        next_servers = ("counterpart", "in", sorted(reached))
+        parts += _overdue(warehouse, since_us - loss_timeout_us, until_us - loss_timeout_us, next_servers)
     return distinct(*parts)
+
+
+def _overdue(warehouse: Warehouse, since_us: int, until_us: int, *more: tuple[str, str, Any]) -> Iterator[pa.Table]:
+    """Messages that change their outcome when the loss timeout passes, by when they were sent."""
+    is_sent = (("at", ">=", to_datetime(since_us)), ("at", "<", to_datetime(until_us)), *more)
+    for audit in AUDITS:
+        if audit.overdue is not None:
+            is_own = (("fabric", "=", audit.name), ("stage", "=", audit.overdue.value))
+            yield warehouse.scan("hops", ADDRESS, (*is_own, *is_sent))
+
+
+def _reached(warehouse: Warehouse, previous: Run) -> dict[str, tuple[int, int]]:
+    """Servers whose journals go further than in the previous run: from when until when.
+
+    What they should have recorded, or accepted, may only now be missing, whatever the audit's time is.
+    """
+    ends = {row["server"]: to_us(row["last_at"]) for row in warehouse.earlier("servers", previous).to_pylist()}
+    now = {row["server"]: to_us(row["last_at"]) for row in warehouse.arrow("servers").to_pylist()}
+    return {server: (ends[server], us) for server, us in now.items() if us > ends.get(server, us)}
 
 
 def _ended(warehouse: Warehouse, now_us: int) -> Iterator[pa.Table]:

@@ -30,7 +30,7 @@ from dovetail.audit.session import is_one_partition, read_files, tune
 from dovetail.audit.spark_files import clear_staging, write_files
 from dovetail.audit.state_tables import STORED
 from dovetail.audit.table import Table
-from dovetail.audit.tables import Where, add_up, expression_of, is_among, keys_among
+from dovetail.audit.tables import Run, Where, add_up, expression_of, is_among, keys_among
 from dovetail.lake.location import is_url
 
 LOCAL_ROWS = 5_000_000
@@ -166,6 +166,10 @@ class Warehouse:
         names = list(columns or table.names)
         rows = source.to_table(names, filter=expression_of(where)).cast(_schema_of(table, names))
         return add_up(rows, table) if columns is None else rows
+
+    def earlier(self, name: str, run: Run) -> pa.Table:
+        """Rows of a small table as an earlier run left it."""
+        return open_delta(self.root, name, run.versions[name]).to_pyarrow_dataset().to_table().cast(STORED[name].arrow)
 
     def scan(self, name: str, columns: Sequence[str], where: Where) -> pa.Table:
         """Some columns of the few rows that match `where`, of a table of any size."""

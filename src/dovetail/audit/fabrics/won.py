@@ -34,9 +34,9 @@ def deliveries(rows: Rows, moment: Moment) -> DataFrame:
     """Each message with its one recipient: `delivered` means its node sent it to a client of the owner.
 
     Until then its node keeps it for the owner, and has confirmed that with its response; a response counts as kept as
-    soon as the recipient's node has it. If a node has a `forwarded` hop to a node whose journal is in the lake and
-    lacks the message, it is lost after the loss timeout. A message about the sender's own atom is for its node, and
-    arrives when the node accepts it.
+    soon as the recipient's node has it. If a node has a `forwarded` hop to a node whose journal lacks the message,
+    it is lost once that journal goes on past the loss timeout. A message about the sender's own atom is for its node,
+    and arrives when the node accepts it.
     """
     at = {stage: F.col("stage") == stage.value for stage in Stage}
     is_for_node = F.col("type").isin(*(kind.value for kind in ATOM_TYPES), MessageType.REGISTER.value)
@@ -65,7 +65,7 @@ def deliveries(rows: Rows, moment: Moment) -> DataFrame:
             F.min(F.when(at[Stage.UNDELIVERABLE], F.struct("at", "server", "reason"))).alias("given_up"),
             F.count(F.when(is_handed, F.lit(1))).alias("attempts"),
         )
-        .join(_unseen(rows.hops, rows.servers), on="message", how="left")
+        .join(_unseen(rows.hops, rows.servers, moment), on="message", how="left")
         .join(answered, on=["message", "recipient"], how="left")
         .join(_reach(rows.servers), F.col("taken.server") == F.col("reaching"), how="left")
     )
@@ -142,8 +142,8 @@ def _reach(servers: DataFrame) -> DataFrame:
     return servers.select(F.col("server").alias("reaching"), F.col("last_at").alias("reach")).hint("broadcast")
 
 
-def _unseen(hops: DataFrame, servers: DataFrame) -> DataFrame:
-    """Messages that were forwarded to a node whose journal is in the lake and lacks them."""
+def _unseen(hops: DataFrame, servers: DataFrame, moment: Moment) -> DataFrame:
+    """Messages that were forwarded to a node whose journal lacks them, and goes on past the loss timeout."""
     is_forwarded = F.col("stage") == Stage.FORWARDED.value
     return (
         hops.where(is_forwarded & F.col("counterpart").isNotNull())
@@ -154,7 +154,8 @@ def _unseen(hops: DataFrame, servers: DataFrame) -> DataFrame:
             on=["message", "next"],
             how="left_anti",
         )
-        .join(servers.select(F.col("server").alias("next")).hint("broadcast"), on="next", how="inner")
+        .join(_reach(servers), F.col("next") == F.col("reaching"), how="inner")
+        .where(F.unix_micros("reach") > F.unix_micros("sent.at") + moment.loss_timeout_us)
         .groupBy("message")
         .agg(F.min("sent").alias("unseen"))
     )
