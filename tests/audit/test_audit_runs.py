@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 
 from audit.audit_worlds import BROKER, PEERS, SETTINGS, quiet_pcp, write_lake
+from audit.test_audit_tampering import rewrite, set_cell
 from dovetail.audit import lease as leases
 from dovetail.audit import sources
 from dovetail.audit.delta import table_uri
@@ -242,6 +243,32 @@ def test_a_file_that_changes_while_it_is_read_stops_nobody(spark, tmp_path, monk
     swap_after(monkeypatch, lake, 1)
     summary = Audit(spark=spark, lake=lake, tables=tmp_path / "out", settings=SETTINGS).run()
     assert {state.server: state.verdict for state in summary.servers} == {BROKER: "broken", PEERS[0]: "proven"}
+
+
+def test_rows_that_replaced_others_while_the_file_was_read_are_not_believed(spark, tmp_path, monkeypatch):
+    """Another file is in its place when its rows are read, and the sealed one before and after that."""
+    lake = write_lake(tmp_path, {BROKER: quiet_pcp(4)})
+    (path,) = lake.glob("fabric=*/*/*.parquet")
+    data, walked, appended, left = path.read_bytes(), sources.walk_rows, Warehouse.append, [1]
+
+    def walk(rows):
+        found = walked(rows)
+        if left[0]:
+            left[0] -= 1
+            rewrite(path, lambda rows: set_cell(rows, 1, counterpart="pcp://mallory/agent"))
+        return found
+
+    def append(self, name, rows):
+        written = appended(self, name, rows)
+        if path.read_bytes() != data:
+            path.write_bytes(data)
+        return written
+
+    monkeypatch.setattr(sources, "walk_rows", walk)
+    monkeypatch.setattr(Warehouse, "append", append)
+    summary = Audit(spark=spark, lake=lake, tables=tmp_path / "out", settings=SETTINGS).run()
+    assert [state.verdict for state in summary.servers] == ["proven"]
+    assert "pcp://mallory/agent" not in open_tables(tmp_path / "out").read("hops")["counterpart"].to_pylist()
 
 
 def test_a_file_that_changes_again_and_again_is_named_with_its_server(spark, tmp_path, monkeypatch):

@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from dovetail.audit.active_manifests import active_facts, false_manifests
+from dovetail.audit.failures import FileChanged
 from dovetail.audit.ingest_log import UNCOMMITTED, BatchFacts, FileFact, ManifestFact, learn_manifest, present_files
 from dovetail.audit.integrity import committed_paths, proven_paths
 from dovetail.audit.sources import announced_files
@@ -75,6 +76,17 @@ def plan_reading(
         return Plan(BatchFacts(manifests=[], files=[]), everything.manifests, is_due=True, is_anew=True)
     files = [fact for fact in before.files if fact.path not in waiting]
     return Plan(BatchFacts(manifests=manifests, files=files), new, is_due, is_anew=False)
+
+
+def check_unchanged(plan: Plan, everything: BatchFacts, listed: Listing) -> None:
+    """FileChanged if a file is another object than when this run began to read it.
+
+    It is read several times, and only the rows that were read first were compared with the signed root.
+    """
+    before = {fact.path for fact in plan.known.files}
+    for fact in everything.files:
+        if fact.path not in before and fact.part is not None and _is_another(fact, listed.files):
+            raise FileChanged(fact.path)
 
 
 def _remembered(

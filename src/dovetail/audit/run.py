@@ -46,7 +46,7 @@ from dovetail.audit.integrity import Verdict, judge_servers, proven_paths
 from dovetail.audit.local_rows import from_arrow, to_arrow
 from dovetail.audit.progress import Progress, silent
 from dovetail.audit.refresh import MANY_PEERS, Refresh
-from dovetail.audit.reread import Listing, Plan, list_lake, plan_reading
+from dovetail.audit.reread import Listing, Plan, check_unchanged, list_lake, plan_reading
 from dovetail.audit.runs import publish, writing
 from dovetail.audit.session import SMALL_ROWS, SessionOptions, open_session, tune
 from dovetail.audit.settings import AuditSettings, load_settings
@@ -109,7 +109,8 @@ class Audit:
                 previous = None
             if plan.is_due:
                 everything = self._ingest(warehouse, plan)
-                listed = list_lake(lake)  # what changed while it was read is a finding
+                listed = list_lake(lake)
+                check_unchanged(plan, everything, listed)
             facts = active_facts(everything, self.settings.trusted)
             verdicts, retagged = self._judge(facts, everything, listed)
             run = self._describe(warehouse.run, began, facts, verdicts)
