@@ -120,6 +120,15 @@ def test_a_manifest_that_changed_or_is_gone(audited, capsys):
     assert verify(out, capsys)[0] == 0
 
 
+def test_a_manifest_that_was_never_readable_is_not_missed(tmp_path, capsys):
+    lake = write_honest(tmp_path)
+    planted = lake / "_manifests" / server_slug(VICTIM) / f"{1:019d}.json"
+    planted.write_bytes(b"{}")
+    note_run(lake, tmp_path / "out")
+    planted.unlink()
+    assert verify(tmp_path / "out", capsys)[0] == 0
+
+
 def test_a_roll_up_that_lies_about_a_manifest(tmp_path, capsys):
     lake = tmp_path / "lake"
     for number in range(65):

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from audit.audit_worlds import SECOND, T0_US, append_and_seal, quiet_pcp
+from audit.audit_worlds import SECOND, T0_US, append_and_seal, quiet_pcp, write_lake
 from dovetail.audit.active_manifests import active_facts, false_manifests
 from dovetail.audit.ingest_log import (
     BatchFacts,
@@ -237,6 +237,23 @@ def test_what_was_audited_is_still_checked(tmp_path):
     assert again.changed == [], "the same bytes again are no finding"
     (same,) = again.retagged
     assert altered_files(store, present_files(store), [same, *facts.files[1:]]) == ([], []), "it is read once"
+
+
+def test_a_server_with_the_same_directory_does_not_take_the_blame(tmp_path):
+    """The directory has 32 bits of the name's hash: whoever has the time finds another name with the same ones."""
+    names: dict[str, str] = {}
+    for number in range(1 << 20):
+        name = f"pcp://x/{chr(0x4E00 + number // 1000)}{chr(0x4E00 + number % 1000)}"
+        if (other := names.setdefault(server_slug(name), name)) != name:
+            break
+    worlds = {"own": {name: quiet_pcp(4)}, "foreign": {other: quiet_pcp(2)}}
+    own, foreign = (learn_here(write_lake(tmp_path / root, world)) for root, world in worlds.items())
+    manifests = [*own.manifests, *foreign.manifests]
+    altered = [(own.files[0], "it has other bytes than when it was read")]
+    verdicts = {
+        found.server: found for found in judge_servers(manifests, [*own.files, *foreign.files], altered=altered)
+    }
+    assert (verdicts[name].verdict, verdicts[other].verdict) == ("broken", "proven")
 
 
 def test_an_honest_file_is_read(honest):

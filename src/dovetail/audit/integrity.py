@@ -170,7 +170,8 @@ def judge_servers(
             text = f"{(part.last_at_us - now_us) // 1_000_000} s ahead of the auditor's clock"
             by_name.get(file.server, stray).add("integrity.time_ahead", text, file=file.path, seq=part.last_seq)
     for file, what in altered:
-        by_directory.get(slug_of(file.path), stray).add("integrity.file_altered", what, file=file.path)
+        owner = by_name.get(file.server) or by_directory.get(slug_of(file.path), stray)
+        owner.add("integrity.file_altered", what, file=file.path)
     if stray.breaks:
         verdicts.append(stray)
     return sorted(verdicts, key=lambda verdict: verdict.server)

@@ -16,7 +16,7 @@ from functools import partial
 import msgspec
 
 from dovetail.audit.active_manifests import active_facts, expected_manifests
-from dovetail.audit.ingest_log import FileFact, ManifestFact, changed_manifests, facts_of
+from dovetail.audit.ingest_log import FileFact, changed_manifests, facts_of
 from dovetail.audit.tables import Tables
 from dovetail.lake.manifest import MAX_FILE_BYTES, RetainedFile
 from dovetail.lake.rollup import find_false
@@ -59,7 +59,8 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
 def verify_lake(tables: Tables, lake: Store, progress: Progress = max) -> Verified:
     """Reread everything that the runs up to this one have read and that is still active."""
     known = facts_of(tables.read("ingest").sort_by("run"))
-    manifests = expected_manifests(lake, active_facts(known, ()).manifests, ())
+    active = [fact for fact in active_facts(known, ()).manifests if fact.manifest is not None]
+    manifests = expected_manifests(lake, active, ())  # an unreadable one was never believed
     announced = {file.path: file for fact in manifests if fact.manifest for file in fact.manifest.files}
     files = [fact for fact in known.files if fact.part is not None and fact.sha256 and fact.path in announced]
     work: list[Callable[[], tuple[int, Problem | None]]] = [partial(_check_file, lake, fact) for fact in files]
@@ -68,11 +69,11 @@ def verify_lake(tables: Tables, lake: Store, progress: Progress = max) -> Verifi
         for fact in files
         if fact.kept_error is None and (retained := announced[fact.path].retained) is not None
     ]
+    servers = {fact.path.split("/")[1]: fact.manifest.server for fact in manifests if fact.manifest}
     problems = [
-        Problem(server=_server_of(fact), file=fact.path, problem=f"the manifest {what}")
+        Problem(server=servers[fact.path.split("/")[1]], file=fact.path, problem=f"the manifest {what}")
         for fact, what in changed_manifests(lake, manifests).changed
     ]
-    servers = {fact.path.split("/")[1]: fact.manifest.server for fact in manifests if fact.manifest}
     problems += _check_rollups(lake, servers)
     size = 0
     with ThreadPoolExecutor(min(8, 2 * (os.cpu_count() or 1))) as threads:
@@ -119,8 +120,3 @@ def _check_rollups(lake: Store, servers: Mapping[str, str]) -> Iterator[Problem]
     for key, problem in find_false(lake):
         directory = key.split("/")[1]
         yield Problem(server=servers.get(directory, directory), file=key, problem=problem)
-
-
-def _server_of(fact: ManifestFact) -> str:
-    """The server that announced it; an unreadable manifest belongs to the server of its directory."""
-    return fact.path.split("/")[1] if fact.manifest is None else fact.manifest.server
