@@ -15,11 +15,14 @@ from dovetail.dashboard.guard import Access, read_token
 from dovetail.dashboard.hub import Hub, Sources
 from dovetail.dashboard.markup import breakable
 from dovetail.dashboard.site_sources import Site
-from dovetail.model.address import address_of, won_uri
+from dovetail.model.address import NO_MESSAGE, address_of, won_uri
 from dovetail.model.errors import ConfigError
+from dovetail.model.hop import Observation, Reason, Stage
 from dovetail.receipt.verify import verify_receipt
+from dovetail.report.guide import guide_to
 from report.sample_tables import HOSTILE as HOSTILE_NAMES
-from report.sample_tables import small_world
+from report.sample_tables import World, small_world
+from report.sample_tables import address as address_in_sample
 
 TOKEN = "correct-horse-battery"
 
@@ -210,8 +213,50 @@ def test_the_audit_is_shown_in_pages(site, tmp_path):
     assert any(alert["about"] == "fork.cycle" for alert in state["alerts"])
 
 
+def test_findings_of_one_cause_share_a_row(site, tmp_path):
+    audited = World()
+    for number in range(7):
+        for check, detail in (
+            ("chain.failed", "bulk from pcp://boss/controller"),
+            ("delivery.undeliverable", "for pcp://sluggard/watcher slow_consumer"),
+        ):
+            audited.find(check, "pcp", address_in_sample("bulk", number), at=number, detail=detail)
+    app = build(site, tables=audited.write(tmp_path / "out"))
+    page = ask(app, "/audit").text
+    assert "14 findings, 1 cause" in page
+    assert "Undeliverable</strong> (7)" in page
+    assert "also: Failure response (7)" in page
+    assert "for pcp://sluggard/<wbr>watcher slow_consumer (7)" in page
+    assert "7 messages" in page
+    each = ask(app, "/audit?show=each").text
+    assert "1 to 14 of 14" in each
+
+
+def test_a_message_page_says_what_the_audit_found_and_what_to_do(site, tmp_path):
+    audited = World()
+    found = address_of(world.REQUEST)
+    audited.find("fork.shared_id", "pcp", found, detail="pcp://boss/controller: two")
+    audited.add("deliveries", fabric="pcp", message=found, recipient="b", outcome="handed_over")
+    page = ask(build(site, tables=audited.write(tmp_path / "out")), message(world.REQUEST)).text
+    guide = guide_to("fork.shared_id")
+    for words in (guide.title, guide.meaning, guide.advice, 'href="/audit?check=fork.shared_id#findings"'):
+        assert words in page, "it arrived, and yet something is wrong with it"
+
+
+def test_notes_of_servers_are_not_shown_as_a_message(tmp_path):
+    with world.open_writer(tmp_path / "a.journal", world.BROKER) as writer:
+        writer.append([Observation(at_us=world.T0, stage=Stage.NOTED, message=NO_MESSAGE, reason=Reason.STOPPED)])
+    page = ask(build(Site((tmp_path,))), f"/message/{NO_MESSAGE.hex()}").text
+    assert "Notes of servers" in page
+    assert "stopped" in page
+    assert "Receipt" not in page
+    assert "bytes" not in page
+
+
 def test_no_audit_is_said(site, tmp_path):
-    assert "no audit was named" in ask(build(site), "/audit").text
+    state = json.loads(ask(build(site), "/api/live").body)
+    assert (state["errors"], state["warnings"]) == (None, None), "0 would say that all is well"
+    assert "There is no audit to show" in ask(build(site), "/audit").text
     assert "holds no audit" in ask(build(site, tables=tmp_path), "/audit").text
 
 

@@ -7,7 +7,8 @@ import sqlite3
 from dashboard import dashboard_world as world
 from dovetail.dashboard import live
 from dovetail.dashboard.site_sources import Site
-from dovetail.model.hop import Reason, Stage
+from dovetail.model.address import NO_MESSAGE
+from dovetail.model.hop import Observation, Reason, Stage
 
 
 def broker_in(snapshot):
@@ -28,6 +29,15 @@ def test_counts_stages_reasons_and_growth(tmp_path):
     assert grown["hops"] == grown["counted"] == grown["signed"] == 3
     assert sum(grown["history"]) == 1
     assert grown["rate"] > 0
+
+
+def test_notes_of_a_server_are_no_failures(tmp_path):
+    with world.open_writer(tmp_path / "a.journal", world.BROKER) as writer:
+        writer.append([Observation(at_us=world.T0, stage=Stage.NOTED, message=NO_MESSAGE, reason=Reason.STOPPED)])
+        watched = live.Live(Site((tmp_path,)))
+        seen = broker_in(watched.look())
+        watched.close()
+    assert (seen["stages"], seen["reasons"]) == ({"noted": 1}, {})
 
 
 def test_long_journals_are_counted_in_parts(tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ from cli.conftest import dovetail  # noqa: F401 - a fixture
 from dashboard import dashboard_world as world
 from dashboard.asgi import ask
 from dashboard.test_dashboard_app import build
-from dovetail.audit.server_names import name_server, named_by, names_of, read_names
+from dovetail.audit.server_names import name_server, name_servers_in, named_by, names_of, read_names
 from dovetail.audit.tables import Tables
 from dovetail.dashboard.site_sources import Site
 from dovetail.model.address import address_of
@@ -48,6 +48,7 @@ def tables(tmp_path) -> Path:
     for server in NAMES:
         audited.hop(server, 0, "accepted", address_of(RAW), None)
         audited.find("integrity.unsigned", "won", None, server, at=0, detail="1 hop is not signed")
+    audited.find("chain.copies_differ", "won", address_of(RAW), at=0, detail=f"only at {QUAY}")
     add_integrity(audited)
     audited.add(
         "deliveries", fabric="won", message=address_of(RAW), recipient="b", outcome="lost", failed_at=QUAY, reason=None
@@ -89,6 +90,11 @@ def test_a_name_of_two_servers_names_neither(folder):
     assert names_of({QUAY: Path("a/journal.db"), YARD: Path("b/a.journal"), PEER: Path("c/journal.db")}) == {PEER: "c"}
     (folder / "broken.journal").write_bytes(b"no journal")
     assert read_names([folder, folder / "absent.journal"]) == NAMES
+
+
+def test_a_sentence_names_whole_uris_only():
+    with named_by({QUAY: "quay"}):
+        assert name_servers_in(f"only at {QUAY}, not {QUAY}/atom/ann") == f"only at quay, not {QUAY}/atom/ann"
 
 
 def test_without_a_journal_a_server_is_called_by_its_uri():

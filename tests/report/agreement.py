@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 from dovetail.audit.message_trace import trace_message, trace_text
 from dovetail.audit.summary import summarize
 from dovetail.audit.tables import Tables
-from dovetail.dashboard.audit import MAX_VERDICTS, read_findings, read_verdicts, survey
+from dovetail.dashboard.audit import MAX_VERDICTS, Choice, read_findings, read_listing, read_verdicts, survey
 from dovetail.dashboard.audit_page import audit_page
 from dovetail.model.address import Address
 from dovetail.model.outcome import FAILED
@@ -70,9 +70,10 @@ def assert_pages_agree(root: Path) -> None:
     assert [part.words for part in write_headline(overview.counts)] == [part.words for part in write_headline(numbers)]
 
     report = build_page(numbers, gather_content(tables, numbers), tables_path="tables")
-    rows, total = read_findings(tables)
-    dashboard = audit_page(overview, rows, total, check="", severity="", offset=0)
-    assert total == sum(counted.values())
+    listing = read_listing(tables, Choice())
+    dashboard = audit_page(overview, listing, Choice())
+    assert listing.total == sum(counted.values())
+    assert listing.rows == len(set(gather_content(tables, numbers).findings["findings"]["cause"]))
     for severity in ("error", "warning", "note"):
         found = sum(count for (_, each), count in counted.items() if each == severity)
         assert tiles_of(report)[f"{severity}s"] == tiles_of(dashboard)[f"{severity}s"] == f"{found:,}"

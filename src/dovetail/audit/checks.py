@@ -197,7 +197,7 @@ _COMMON = (
     Check(
         "delivery.undeliverable",
         "warning",
-        "No recipient was available for a message.",
+        "A message could not be delivered; the reason says why.",
         "deliveries",
         "outcome = 'undeliverable'",
         "concat_ws(' ', 'for', recipient, reason)",

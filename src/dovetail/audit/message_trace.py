@@ -7,12 +7,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dovetail.audit.server_names import name_server
+from dovetail.audit.server_names import name_server, name_servers_in
 from dovetail.audit.tables import Row, Tables, lies_in
 from dovetail.fabrics import address_text, fabric_named
 from dovetail.model.address import MAX_CANDIDATES, Address, MessageName, parse_name
 from dovetail.model.errors import PipelineError, UsageError
-from dovetail.model.outcome import meaning_of
+from dovetail.model.hop import Reason
+from dovetail.model.outcome import Outcome, meaning_of
+
+_SENTENCES = {str(reason): reason.sentence for reason in Reason}
 
 
 def trace_message(tables: Tables, text: str) -> Row:
@@ -90,7 +93,10 @@ def trace_text(trace: Row) -> list[str]:
     lines += [describe_delivery(delivery) for delivery in trace["deliveries"]]
     if trace["chain"] is not None:
         lines.append(f"chain: {trace['chain']['state']}")
-    lines += [f"{finding['severity']}: {finding['check']}: {finding['detail']}" for finding in trace["findings"]]
+    lines += [
+        f"{finding['severity']}: {finding['check']}: {name_servers_in(finding['detail'] or '')}"
+        for finding in trace["findings"]
+    ]
     return lines
 
 
@@ -112,8 +118,13 @@ def describe_delivery(delivery: Row) -> str:
     # all hops of one turn have the same time, so 0 only means that it was one turn
     took = "" if latency_us is None else f" in {latency_us / 1000:.3f} ms" if latency_us else " within one turn"
     whom = name_server(delivery["recipient"] or "nobody")
-    meaning = meaning_of(delivery["outcome"])
-    return f"for {whom}: {delivery['outcome']}{took}{where}{why}: {meaning}"
+    return f"for {whom}: {delivery['outcome'].replace('_', ' ')}{took}{where}{why}: {_explain(delivery)}"
+
+
+def _explain(delivery: Row) -> str:
+    """What the outcome means; where that is "the reason says why", the sentence of the reason."""
+    explained = delivery["outcome"] in (Outcome.UNDELIVERABLE, Outcome.REJECTED)
+    return (explained and _SENTENCES.get(delivery["reason"] or "")) or meaning_of(delivery["outcome"])
 
 
 def _text(value: Any) -> str:

@@ -19,6 +19,7 @@ from dovetail.journal.folder import PEER_JOURNAL, find_journals
 from dovetail.journal.reader import JournalReader
 from dovetail.model.errors import DovetailError
 
+_URI = re.compile(r"\b[a-z]{1,12}://[^\s,;()]*[^\s,;().:]")
 _LONG_HEX = re.compile(r"[0-9a-f]{16,}")
 _names: ContextVar[Mapping[str, str]] = ContextVar("names", default=MappingProxyType({}))
 
@@ -59,6 +60,12 @@ def name_server(uri: str) -> str:
 def name_server_briefly(uri: str) -> str:
     """The server's name, else its URI without what all have in common: for pages, with the URI as a tooltip."""
     return _names.get().get(uri) or shorten_uri(uri)
+
+
+def name_servers_in(text: str) -> str:
+    """A sentence in which each known server has its name; a URI that only begins like a server's stays."""
+    names = _names.get()
+    return _URI.sub(lambda found: names.get(found[0], found[0]), text) if names else text
 
 
 def shorten_uri(uri: str) -> str:

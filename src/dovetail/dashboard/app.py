@@ -28,7 +28,15 @@ from starlette.routing import Route
 
 from dovetail.audit.server_names import name_server, name_server_briefly, named_by
 from dovetail.dashboard import message, pages
-from dovetail.dashboard.audit import MAX_OFFSET, Verdict, read_findings, read_verdicts
+from dovetail.dashboard.audit import (
+    MAX_OFFSET,
+    Choice,
+    Listing,
+    Verdict,
+    read_findings_about,
+    read_listing,
+    read_verdicts,
+)
 from dovetail.dashboard.audit_page import audit_page
 from dovetail.dashboard.guard import COOKIE, COOKIE_AGE_S, Access, Guard
 from dovetail.dashboard.hub import MAX_LISTENERS, Hub, Sources
@@ -158,21 +166,19 @@ class Dashboard:
 
     async def show_audit(self, request: Request) -> Response:
         given = request.query_params
-        check, severity = given.get("check", ""), given.get("severity", "")
         offset = int(given["offset"]) if given.get("offset", "").isdecimal() and len(given["offset"]) < 10 else 0
-        offset = min(offset, MAX_OFFSET)
-        overview = self._hub.overview
-        rows: list[dict[str, Any]] = []
-        total = 0
+        choice = Choice(
+            given.get("check", ""), given.get("severity", ""), given.get("show") == "each", min(offset, MAX_OFFSET)
+        )
+        overview, listing = self._hub.overview, Listing()
         if overview.tables is not None:
             # from the same run as the numbers above them, even while the next run is being written
-            read = partial(read_findings, overview.tables, check=check, severity=severity, offset=offset)
             try:
-                rows, total = await self._read(read)
+                listing = await self._read(partial(read_listing, overview.tables, choice))
             except (DovetailError, OSError) as error:
                 return HTMLResponse(pages.problem_page("Audit", str(error)), 503)
         with named_by(self._hub.names):
-            return HTMLResponse(audit_page(overview, rows, total, check=check, severity=severity, offset=offset))
+            return HTMLResponse(audit_page(overview, listing, choice))
 
     async def log_in(self, request: Request) -> Response:
         if "authorization" not in request.headers:
@@ -213,16 +219,18 @@ class Dashboard:
             if trace is None:
                 return None, [*opening, *damages]
             trace.damages = [*opening, *trace.damages]
-            return message_page(trace, message.draw(trace, sources), self._verdicts(address)), []
+            verdicts, findings = self._judge(address)
+            return message_page(trace, message.draw(trace, sources), verdicts, findings), []
 
-    def _verdicts(self, address: Address) -> list[Verdict]:
+    def _judge(self, address: Address) -> tuple[list[Verdict], list[dict[str, Any]]]:
         """What the latest audit says about a message; nothing if there is none or it cannot be read now."""
-        if self._sources.tables is None:
-            return []
+        tables = self._sources.tables
+        if tables is None:
+            return [], []
         try:
-            return read_verdicts(self._sources.tables, address)
+            return read_verdicts(tables, address), read_findings_about(tables, address)
         except (DovetailError, OSError, pa.ArrowException) as error:
-            return [Verdict("unsure", f"the audit's tables cannot be read now: {error}")]
+            return [Verdict("unsure", f"the audit's tables cannot be read now: {error}")], []
 
     def _raw(self, address: Address) -> bytes | None:
         with self._sources.site.open() as (sources, _):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from dovetail.model.address import Address
 from dovetail.model.errors import DovetailError
 from dovetail.model.outcome import ARRIVED, FAILED
 from dovetail.report.arrays import micros
+from dovetail.report.causes import Finding, group_by_cause
 from dovetail.report.findings import read_worst
 from dovetail.report.guide import FAILED_CHECKS, NOT_ARRIVED, guide_to, rank_severity
 from dovetail.report.numbers import CheckCount, Counts, OutcomeCount, ServerState
@@ -26,6 +28,8 @@ PAGE_ROWS = 100
 MAX_OFFSET = 100_000 - PAGE_ROWS
 """How far the list of findings can be paged; to see later ones, narrow the list by severity or check."""
 MAX_VERDICTS = 5
+MAX_GROUPED = 10_000
+"""How many findings are grouped by cause; beyond them there is the list of each finding."""
 _KINDS = ("bad", "unsure", "good")
 
 
@@ -141,10 +145,87 @@ def _kind_of(outcome: str) -> str:
     return "good" if outcome in ARRIVED else "bad" if outcome in FAILED else "unsure"
 
 
+def read_findings_about(root: Location, address: Address) -> list[dict[str, Any]]:
+    """What the audit found about a message, the most severe first, one of each check."""
+    here = ds.field("message") == pa.scalar(bytes(address), pa.binary())
+    rows, _ = read_worst(Tables.open(root), MAX_GROUPED, here)
+    firsts: dict[str, dict[str, Any]] = {}
+    for row in rows.to_pylist():
+        firsts.setdefault(row["check"], row)
+    return list(firsts.values())
+
+
+@dataclass(slots=True)
+class Cause:
+    """Findings with one cause: `row` is the one to show, `severity` the worst of them."""
+
+    severity: str
+    row: dict[str, Any]
+    checks: Counter[str] = field(default_factory=Counter)
+    details: Counter[str] = field(default_factory=Counter)
+    messages: dict[bytes, None] = field(default_factory=dict)
+    times: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which findings to list: of one check, of one severity, each alone or by cause, and from where on."""
+
+    check: str = ""
+    severity: str = ""
+    each: bool = False
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A page of findings: `rows` of the list in all, made of the worst `findings` of `total`."""
+
+    causes: Sequence[Cause] = ()
+    rows: int = 0
+    findings: int = 0
+    total: int = 0
+
+
+def read_listing(tables: Tables, choice: Choice) -> Listing:
+    """A page of the chosen findings, the most severe first."""
+    if choice.each:
+        found, total = read_findings(tables, check=choice.check, severity=choice.severity, offset=choice.offset)
+        return Listing([cause for row in found for cause in gather_causes([row])], total, total, total)
+    found, total = _read(tables, choice.check, choice.severity, MAX_GROUPED)
+    causes = gather_causes(found)
+    return Listing(causes[choice.offset : choice.offset + PAGE_ROWS], len(causes), len(found), total)
+
+
+def gather_causes(rows: Sequence[dict[str, Any]]) -> list[Cause]:
+    """Findings, the most severe first, grouped as on the report."""
+    told = [Finding(row["check"], row["server"] or "", row["message"], row["detail"] or "") for row in rows]
+    causes: dict[int, Cause] = {}
+    for number, row in zip(group_by_cause(told), rows, strict=True):
+        cause = causes.setdefault(number, Cause(row["severity"], row))
+        if row["check"].startswith("delivery.") and not cause.row["check"].startswith("delivery."):
+            cause.row = row
+            cause.details.clear()
+        if row["check"] == cause.row["check"]:
+            cause.details[row["detail"] or ""] += 1
+        cause.checks[row["check"]] += 1
+        if row["message"]:
+            cause.messages[row["message"]] = None
+        if row["at"] is not None:
+            cause.times.append(row["at"])
+    return list(causes.values())
+
+
 def read_findings(
     tables: Tables, *, check: str = "", severity: str = "", offset: int = 0
 ) -> tuple[list[dict[str, Any]], int]:
-    """One page of findings, the most severe first, and the total number.
+    """One page of findings, the most severe first, and the total number."""
+    rows, total = _read(tables, check, severity, offset + PAGE_ROWS)
+    return rows[offset:], total
+
+
+def _read(tables: Tables, check: str, severity: str, limit: int) -> tuple[list[dict[str, Any]], int]:
+    """The worst findings and their number.
 
     A check that ends with a full stop is a prefix and stands for all checks that begin with it; `NOT_ARRIVED` stands
     for the checks that count deliveries that did not arrive. Times are microseconds, under `at`.
@@ -157,6 +238,6 @@ def read_findings(
     if severity:
         is_severe = ds.field("severity") == severity
         where = is_severe if where is None else where & is_severe
-    rows, total = read_worst(tables, offset + PAGE_ROWS, where)
+    rows, total = read_worst(tables, limit, where)
     rows = rows.set_column(rows.schema.get_field_index("at"), "at", micros(rows["at"]))
-    return rows.slice(offset).to_pylist(), total
+    return rows.to_pylist(), total

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import replace
 from urllib.parse import urlencode
 
 from dovetail.audit.server_names import name_server_briefly
-from dovetail.dashboard.audit import MAX_OFFSET, PAGE_ROWS, Overview
-from dovetail.dashboard.markup import Html, breakable, h, table, text
+from dovetail.dashboard.audit import MAX_OFFSET, PAGE_ROWS, Cause, Choice, Listing, Overview
+from dovetail.dashboard.markup import Html, breakable, h, join, prose, table, text
 from dovetail.dashboard.pages import page
-from dovetail.report.guide import NOT_ARRIVED
+from dovetail.report.guide import NOT_ARRIVED, guide_to
 from dovetail.report.headline import write_headline
 from dovetail.report.numbers import Counts
 from dovetail.report.text import brief_detail, show, write_time
 
 MAX_SERVERS = 400
+MAX_DETAILS = 3
+MAX_LINKS = 20
 _SECTIONS = {"integrity": "#integrity", "arrival": "#checks", "traffic": "/"}
 
 
-def audit_page(
-    overview: Overview, findings: Sequence[dict[str, Any]], total: int, *, check: str, severity: str, offset: int
-) -> Html:
+def audit_page(overview: Overview, listing: Listing, choice: Choice) -> Html:
     """Findings in pages, integrity by server, chains by state."""
     if overview.problem:
         return page(
@@ -32,12 +32,12 @@ def audit_page(
     gaps, forks, chains = counts.found_by("gap."), counts.found_by("fork."), sum(overview.chains.values())
     as_of_us = overview.tables.run.as_of_us if overview.tables is not None else None
     tiles = (
-        ("did not arrive", counts.failed, "bad" if counts.failed else "good", _address(NOT_ARRIVED, "", 0)),
-        ("errors", errors, "bad" if errors else "good", _address("", "error", 0)),
-        ("warnings", warnings, "unsure" if warnings else "good", _address("", "warning", 0)),
-        ("notes", counts.found("note"), "", _address("", "note", 0)),
-        ("gaps", gaps, "", _address("gap.", "", 0)),
-        ("forks", forks, "bad" if forks else "", _address("fork.", "", 0)),
+        ("did not arrive", counts.failed, "bad" if counts.failed else "good", _address(Choice(NOT_ARRIVED))),
+        ("errors", errors, "bad" if errors else "good", _address(Choice(severity="error"))),
+        ("warnings", warnings, "unsure" if warnings else "good", _address(Choice(severity="warning"))),
+        ("notes", counts.found("note"), "", _address(Choice(severity="note"))),
+        ("gaps", gaps, "", _address(Choice("gap."))),
+        ("forks", forks, "bad" if forks else "", _address(Choice("fork."))),
         ("chains", chains, "", "#chains"),
     )
     return page(
@@ -51,8 +51,8 @@ def audit_page(
             class_="hero",
         ),
         _servers(overview),
-        _checks(overview, check),
-        _findings(findings, total, check, severity, offset),
+        _checks(overview, choice.check),
+        _findings(listing, choice),
         _chains(overview),
         active="/audit",
     )
@@ -61,7 +61,7 @@ def audit_page(
 def _headline(counts: Counts) -> Iterator[Html]:
     """The text of the report's headline, each part with its link on this page."""
     for number, part in enumerate(write_headline(counts)):
-        target = _address(part.check, part.severity, 0) if part.section == "findings" else _SECTIONS[part.section]
+        target = _address(Choice(part.check, part.severity)) if part.section == "findings" else _SECTIONS[part.section]
         yield h("span", "; " if number else "", h("a", part.words, href=target, class_=part.kind))
 
 
@@ -73,7 +73,7 @@ def _servers(overview: Overview) -> Html:
     rows = (
         (
             h("td", name_server_briefly(row.server), class_="name", title=show(row.server)),
-            h("td", _chip(row.verdict)),
+            h("td", _verdict(row.verdict)),
             row.hops,
             row.signed_hops,
             row.proven_hops,
@@ -91,47 +91,105 @@ def _checks(overview: Overview, chosen: str) -> Html:
     rows = (
         (
             h("td", _chip(row.severity)),
-            h("td", h("a", text(row.check), href=_address(row.check, "", 0)), class_="name"),
+            h("td", h("a", text(row.check), href=_address(Choice(row.check))), class_="name"),
             row.findings,
-            h("td", row.meaning, class_="detail"),
+            h("td", prose(row.meaning), class_="detail"),
+            h("td", prose(row.advice), class_="detail"),
         )
         for row in overview.checks
     )
     everything = h("p", h("a", "all checks", href="/audit#findings")) if chosen else None
-    columns = ("severity", "check", "findings", "meaning")
+    columns = ("severity", "check", "findings", "meaning", "what to do")
     body = table(columns, rows, "stack") if overview.checks else h("p", "nothing was found")
     return h("section", h("h2", "Findings by check"), body, everything, id="checks")
 
 
-def _findings(rows: Sequence[dict[str, Any]], total: int, check: str, severity: str, offset: int) -> Html:
-    cells = (
-        (
-            h("td", _chip(row["severity"])),
-            h("td", text(row["check"] or "")),
-            h(
-                "td",
-                breakable(brief_detail(row["detail"] or "")),
-                class_="detail",
-                title=show(row["detail"] or "") or None,
-            ),
-            h("td", name_server_briefly(row["server"] or ""), class_="name", title=show(row["server"] or "") or None),
-            h("td", _message(row["message"])),
-            h("td", write_time(row["at"]), class_="time"),
-        )
-        for row in rows
+def _findings(listing: Listing, choice: Choice) -> Html:
+    rows = ([h("td", _chip(cause.severity)), *_cause(cause)] for cause in listing.causes)
+    columns = ("severity", "finding", "what was found", "where", "message", "time")
+    body = table(columns, rows, "stack findings") if listing.causes else h("p", "nothing was found")
+    of = "deliveries that did not arrive" if choice.check == NOT_ARRIVED else choice.check.rstrip(".")
+    title = h("h2", f"Findings of {of}" if of else "Findings")
+    return h("section", title, _counted(listing, choice), body, _pager(listing, choice), id="findings")
+
+
+def _cause(cause: Cause) -> Iterator[Html]:
+    row = cause.row
+    others = (
+        f"also: {guide_to(check).title}{f' ({count:,})' if count > 1 else ''}"
+        for check, count in cause.checks.items()
+        if check != row["check"]
     )
-    pager = h(
+    name = h("strong", text(guide_to(row["check"]).title))
+    count = cause.checks[row["check"]]
+    yield h(
+        "td",
+        name,
+        f" ({count:,})" if count > 1 else None,
+        h("div", h("code", text(row["check"])), class_="quiet"),
+        *(h("div", text(other), class_="quiet") for other in others),
+        class_="name",
+    )
+    details = cause.details.most_common()
+    yield h(
+        "td",
+        *(
+            h("div", breakable(brief_detail(detail)), f" ({count:,})" if count > 1 else None, title=show(detail))
+            for detail, count in details[:MAX_DETAILS]
+        ),
+        h("div", f"and {len(details) - MAX_DETAILS:,} more like this") if len(details) > MAX_DETAILS else None,
+        class_="detail",
+    )
+    server = row["server"] or ""
+    where = name_server_briefly(server) if server else text(row["fabric"] or "")
+    yield h("td", where, class_="name", title=show(server) or None)
+    yield h("td", _messages(list(cause.messages)))
+    yield h("td", _times(cause.times), class_="time")
+
+
+def _messages(messages: Sequence[bytes]) -> Html:
+    links = [h("a", h("code", each.hex()[:12]), href=f"/message/{each.hex()}") for each in messages[:MAX_LINKS]]
+    if len(messages) <= 1:
+        return join(links)
+    more = f"and {len(messages) - MAX_LINKS:,} more" if len(messages) > MAX_LINKS else None
+    listed = (h("div", link) for link in links)
+    return h("details", h("summary", f"{len(messages):,} messages"), *listed, more)
+
+
+def _times(times: Sequence[int]) -> Html:
+    if not times:
+        return Html("")
+    first, last = write_time(min(times)), write_time(max(times))
+    return text(first) if first == last else join((text(first), h("br"), "to ", text(last)))
+
+
+def _counted(listing: Listing, choice: Choice) -> Html:
+    """How many findings there are, and the way to the other list."""
+    worst = f"the worst {listing.findings:,} of " if listing.findings < listing.total else ""
+    words = f"{worst}{listing.total:,} finding{'' if listing.total == 1 else 's'}"
+    if choice.each:
+        other = h("a", "by cause", href=_address(replace(choice, each=False, offset=0)))
+        return h("p", f"{words}, each in a row; show them ", other, class_="quiet")
+    other = h("a", "each finding", href=_address(replace(choice, each=True, offset=0)))
+    causes = f"{listing.rows:,} cause{'' if listing.rows == 1 else 's'}"
+    return h("p", f"{words}, {causes}; show ", other, class_="quiet")
+
+
+def _pager(listing: Listing, choice: Choice) -> Html | None:
+    shown, offset = len(listing.causes), choice.offset
+    if not shown and not offset:
+        return None
+    back = replace(choice, offset=max(0, offset - PAGE_ROWS))
+    on = replace(choice, offset=offset + PAGE_ROWS)
+    return h(
         "p",
-        h("a", "earlier", href=_address(check, severity, max(0, offset - PAGE_ROWS)), rel="prev") if offset else None,
-        f" {min(offset + 1, total):,} to {offset + len(rows):,} of {total:,} ",
-        h("a", "later", href=_address(check, severity, offset + PAGE_ROWS), rel="next")
-        if offset + len(rows) < total and offset < MAX_OFFSET
+        h("a", "earlier", href=_address(back), rel="prev") if offset else None,
+        f" {min(offset + 1, listing.rows):,} to {offset + shown:,} of {listing.rows:,} ",
+        h("a", "later", href=_address(on), rel="next")
+        if offset + shown < listing.rows and offset < MAX_OFFSET
         else None,
         class_="pager",
     )
-    body = table(("severity", "check", "what was found", "server", "message", "time"), cells, "stack")
-    of = "deliveries that did not arrive" if check == NOT_ARRIVED else check.rstrip(".")
-    return h("section", h("h2", f"Findings of {of}" if of else "Findings"), body, pager, id="findings")
 
 
 def _chains(overview: Overview) -> Html:
@@ -140,10 +198,10 @@ def _chains(overview: Overview) -> Html:
     return h("section", h("h2", "Chains by state"), body, id="chains")
 
 
-def _message(message: bytes | None) -> Html:
-    if not message:
-        return Html("")
-    return h("a", h("code", message.hex()[:12]), href=f"/message/{message.hex()}")
+def _verdict(verdict: str) -> Html:
+    """A verdict; one that is not good leads to what was found."""
+    chip = _chip(verdict)
+    return chip if verdict == "proven" else h("a", chip, href=_address(Choice("integrity.")))
 
 
 def _chip(word: str) -> Html:
@@ -151,6 +209,11 @@ def _chip(word: str) -> Html:
     return h("span", word, class_=f"chip {known}".strip())
 
 
-def _address(check: str, severity: str, offset: int) -> str:
-    given = {"check": check, "severity": severity, "offset": str(offset) if offset else ""}
+def _address(choice: Choice) -> str:
+    given = {
+        "check": choice.check,
+        "severity": choice.severity,
+        "show": "each" if choice.each else "",
+        "offset": str(choice.offset) if choice.offset else "",
+    }
     return f"/audit?{urlencode({name: value for name, value in given.items() if value})}#findings"

@@ -44,7 +44,9 @@ class Hub:
         self._live = Live(sources.site)
         self._news = asyncio.Condition()
         self._gauges: list[dict[str, Any]] = []
-        self.overview = audit.Overview(problem="no audit was named; start with --tables DIR")
+        self.overview = audit.Overview(
+            problem="There is no audit to show: start the dashboard with --tables and the directory of an audit."
+        )
         self._audited: int | None = None
         self._looks = 0
         self._first_seen: dict[tuple[str, str], int] = {}
@@ -133,6 +135,7 @@ class Hub:
                 "what": "audit",
                 "about": row.check,
                 "text": f"{row.findings:,} finding{'' if row.findings == 1 else 's'}: {row.meaning}",
+                "advice": row.advice,
             }
             | self.overview.seen.get(row.check, audit.Seen())._asdict()
             for row in self.overview.checks
@@ -142,8 +145,8 @@ class Hub:
             "gauges": self._gauges,
             "alerts": alerts[:MAX_ALERTS],
             "now": len(seen),
-            "errors": self.overview.counts.found("error"),
-            "warnings": self.overview.counts.found("warning"),
+            "errors": None if self.overview.problem else self.overview.counts.found("error"),
+            "warnings": None if self.overview.problem else self.overview.counts.found("warning"),
         }
 
     def _see_audit(self) -> None:

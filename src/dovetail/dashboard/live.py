@@ -18,6 +18,7 @@ from dovetail.dashboard.site_sources import MAX_SOURCES, Site, name_of, open_lak
 from dovetail.journal.layout import REASON_OF_CODE, STAGE_OF_CODE, unpack_names
 from dovetail.journal.reader import JournalReader
 from dovetail.model.errors import DovetailError
+from dovetail.model.hop import Stage
 from dovetail.runtime.clock import now_us
 
 SECONDS_PER_LOOK = 0.3
@@ -79,7 +80,7 @@ class Follower:
                 for run in commit.runs:
                     hops = len(unpack_names(run.counterparts)) or 1
                     self.stages[_word(STAGE_OF_CODE, run.stage)] += hops
-                    if run.reason:
+                    if run.reason and run.stage != Stage.NOTED.code:
                         self.reasons[_word(REASON_OF_CODE, run.reason)] += hops
                 self.counted = commit.end
                 if time.monotonic() >= deadline_s:

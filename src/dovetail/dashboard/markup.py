@@ -45,6 +45,11 @@ def breakable(words: str) -> Html:
     return Html("<wbr>".join(escape(part) for part in _AFTER_SLASH.split(show(words))))
 
 
+def prose(words: str) -> Html:
+    """A sentence of ours; what is between backticks is code."""
+    return join(h("code", part) if number % 2 else part for number, part in enumerate(words.split("`")))
+
+
 def lines(words: str, limit: int) -> Html:
     """Like `text`, but keeps line breaks."""
     return Html("\n".join(escape(show(line, limit)) for line in words[:limit].split("\n")))

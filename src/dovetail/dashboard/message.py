@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from dovetail.dashboard.site_sources import Damage
 from dovetail.fabrics import fabric_named
 from dovetail.journal.hop_source import HopSource
-from dovetail.model.address import Address
+from dovetail.model.address import NO_MESSAGE, Address
 from dovetail.model.errors import DovetailError
 from dovetail.model.fabric import Fabric, Link, MessageInfo, Refused, Role
 from dovetail.model.hop import Hop, Relation
@@ -52,6 +52,11 @@ class MessageTrace:
     is_search_complete: bool = True
     damages: list[Damage] = field(default_factory=list)
     hops_in_all: int = 0
+
+    @property
+    def is_note(self) -> bool:
+        """Whether this is no message, but what servers noted about themselves."""
+        return self.address == NO_MESSAGE
 
     @property
     def name(self) -> str:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 from urllib.parse import urlencode
 
 import msgspec
 
 from dovetail.audit.server_names import name_server, name_server_briefly
 from dovetail.dashboard.audit import Verdict
-from dovetail.dashboard.markup import Html, h, lines, table, text
+from dovetail.dashboard.markup import Html, breakable, h, lines, prose, table, text
 from dovetail.dashboard.message import MessageTrace, Relative
 from dovetail.dashboard.pages import page
 from dovetail.model.hop import Hop
+from dovetail.report.guide import guide_to
 from dovetail.report.sequence import ROLES
-from dovetail.report.text import name_briefly, show, write_duration, write_time
+from dovetail.report.text import brief_detail, name_briefly, show, write_duration, write_time
 from dovetail.report.waterfall import draw_waterfall
 
 MAX_RAW_SHOWN = 64 << 10
@@ -33,8 +35,12 @@ _WORDS = {
 }
 
 
-def message_page(trace: MessageTrace, picture: str, verdicts: Sequence[Verdict] = ()) -> Html:
-    """Everything about one message, starting with what the audit says about it."""
+def message_page(
+    trace: MessageTrace, picture: str, verdicts: Sequence[Verdict] = (), findings: Sequence[Mapping[str, Any]] = ()
+) -> Html:
+    """Everything about one message, starting with what the audit says about it and what to do."""
+    if trace.is_note:
+        return _notes_page(trace)
     own = trace.address.hex()
     short = name_briefly(trace.address, trace.fabric.name)
     info = trace.info
@@ -68,6 +74,7 @@ def message_page(trace: MessageTrace, picture: str, verdicts: Sequence[Verdict] 
             *(h("p", text(f"{damage.where}: {damage.text}"), class_="problem") for damage in trace.damages),
             class_="hero",
         ),
+        _found(findings),
         h(
             "section",
             h("h2", "Path"),
@@ -81,6 +88,36 @@ def message_page(trace: MessageTrace, picture: str, verdicts: Sequence[Verdict] 
         _raw(trace),
         kind="message",
     )
+
+
+def _notes_page(trace: MessageTrace) -> Html:
+    words = "These hops are about the servers themselves (started, stopped, clock set, hops lost), not about a message."
+    return page(
+        "Notes", h("section", h("h1", "Notes of servers"), h("p", words, class_="lead"), class_="hero"), _hops(trace)
+    )
+
+
+def _found(findings: Sequence[Mapping[str, Any]]) -> Html | None:
+    """The audit's findings about the message, each with what to do."""
+    if not findings:
+        return None
+    rows = (
+        (
+            h("td", h("span", text(row["severity"]), class_=f"chip {row['severity']}")),
+            h("td", h("a", guide.title, href=f"/audit?{urlencode({'check': row['check']})}#findings")),
+            h(
+                "td",
+                prose(guide.meaning),
+                h("div", breakable(brief_detail(row["detail"] or "")), class_="quiet"),
+                class_="detail",
+            ),
+            h("td", prose(guide.advice), class_="detail"),
+        )
+        for row in findings
+        for guide in (guide_to(row["check"]),)
+    )
+    body = table(("severity", "finding", "what was found", "what to do"), rows, "stack")
+    return h("section", h("h2", "Findings"), body, id="found")
 
 
 def _seen(trace: MessageTrace) -> str:

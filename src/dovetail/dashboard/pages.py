@@ -138,7 +138,7 @@ def search_page(query: Query, servers: Mapping[str, str], given: dict[str, str],
             h("h1", "Search"),
             h(
                 "p",
-                "Looks through every hop of the journals, newest first. What is given must all hold.",
+                "Searches every hop of all journals, newest first. All given conditions must match.",
                 class_="lead",
             ),
             form,

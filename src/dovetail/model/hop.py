@@ -32,7 +32,7 @@ class Stage(enum.StrEnum):
     DELIVERED = "delivered", 4, "written to the connection of a client or owner, or passed to an application"
     ECHOED = "echoed", 5, "returned to the sender's own clients"
     FORWARDED = "forwarded", 6, "sent to another server"
-    UNDELIVERABLE = "undeliverable", 7, "no recipient available"
+    UNDELIVERABLE = "undeliverable", 7, "not delivered to this recipient; the reason says why"
     EXPIRED = "expired", 8, "expired before delivery"
     REDELIVERED = "redelivered", 9, "delivered after an earlier attempt failed"
     PULLED = "pulled", 10, "requested because it was missing"

@@ -29,10 +29,7 @@ class Outcome(enum.StrEnum):
         "it has expired, but the journal of the server that must record the outcome does not extend that far yet",
     )
     EXPIRED = "expired", "it expired before it could be delivered"
-    UNDELIVERABLE = (
-        "undeliverable",
-        "no recipient was available; a client with that name would have had to be connected",
-    )
+    UNDELIVERABLE = "undeliverable", "it could not be delivered; the reason says why"
     UNAUTHORIZED = "unauthorized", "no rule allows it for all targets, so nobody received it"
     REJECTED = "rejected", "the server rejected it; the reason says why"
     LOST = "lost", "the next server should have accepted it, but its journal does not contain it"

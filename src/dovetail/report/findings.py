@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from dovetail.audit.schemas import BY_NAME
-from dovetail.audit.server_names import name_server_briefly
+from dovetail.audit.server_names import name_server_briefly, name_servers_in
 from dovetail.audit.tables import Tables
 from dovetail.report.arrays import micros
 from dovetail.report.causes import Finding, group_by_cause
@@ -115,7 +115,7 @@ def encode_findings(
             "message": [numbers.get(address, _NONE) for address in findings["message"].to_pylist()],
             "seq": findings["seq"].to_pylist(),
             "at": _since(micros(findings["at"]).to_pylist(), epoch or 0),
-            "detail": [texts.add(detail) for detail in findings["detail"].to_pylist()],
+            "detail": [texts.add(detail and name_servers_in(detail)) for detail in findings["detail"].to_pylist()],
         },
         "messages": _encode_messages(addresses[:MAX_TRACED_MESSAGES], messages, texts, epoch or 0),
         "hops": _encode_hops(addresses, hops, texts, epoch or 0),

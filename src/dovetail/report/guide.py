@@ -170,9 +170,10 @@ GUIDES: dict[str, Guide] = {
         "Check the connection between the two servers at that time; the sender should send the message again.",
     ),
     "delivery.undeliverable": Guide(
-        "No recipient",
-        "No recipient was available for a message.",
-        "Check whether the recipient should have been connected.",
+        "Undeliverable",
+        "A message could not be delivered; the reason says why.",
+        "`no_recipient`: check whether the recipient should have been connected. Otherwise check the recipient: "
+        "it does not read, loses its connection, or its node cannot be reached.",
     ),
     "delivery.expired": Guide(
         "Expired before delivery",

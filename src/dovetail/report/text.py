@@ -9,6 +9,7 @@ import re
 import unicodedata
 from pathlib import Path
 
+from dovetail.audit.server_names import name_servers_in
 from dovetail.fabrics import REGISTRY, address_text, fabric_of
 from dovetail.model.address import ADDRESS_BYTES, Address
 from dovetail.model.times import to_datetime
@@ -66,8 +67,8 @@ def community_of(server: str) -> tuple[str, str]:
 
 
 def brief_detail(detail: str) -> str:
-    """The detail of a finding without the name of the sealed file, which `dovetail audit show findings` has."""
-    return _SEALED_FILE.sub("", detail)
+    """The detail of a finding with the names of servers, without that of the sealed file: `audit show` has both."""
+    return name_servers_in(_SEALED_FILE.sub("", detail))
 
 
 def show_path(path: str) -> str:

@@ -45,6 +45,9 @@ function table(columns, rows, kind) {
   return make("div", { class: "scroll", tabindex: "0" }, make("table", { class: kind }, make("thead", {}, head), body));
 }
 
+// a sentence of ours; what is between backticks is code
+const prose = (words) => words.split("`").map((part, place) => (place % 2 ? make("code", {}, part) : part));
+
 // ---- live
 
 const drawn = new Map();
@@ -149,7 +152,7 @@ function drawAlerts(alerts) {
   return [table(["severity", "about", "what", "first seen", "last seen", "newest message"], alerts.map((alert) => make("tr", {},
     cell(chip(alert.severity, alert.severity)),
     cell(alert.what === "audit" ? make("a", { href: `/audit?check=${encodeURIComponent(alert.about)}#findings` }, alert.about) : `${alert.what} ${alert.about}`, "name"),
-    cell(alert.text, "detail"),
+    cell(make("div", {}, alert.text, alert.advice ? make("div", { class: "quiet" }, ...prose(alert.advice)) : null), "detail"),
     cell(alert.first_us === null ? "" : second(alert.first_us), "time"),
     cell(alert.last_us === null ? "" : second(alert.last_us), "time"),
     cell(alert.message ? make("a", { href: `/message/${alert.message}` }, make("code", {}, alert.message.slice(0, 12))) : ""))), "stack alerts")];
@@ -164,9 +167,10 @@ function showPulse(state) {
   byId("pulse").className = `pulse ${isOld ? "unsure" : "good"}`;
 }
 
+// null: nobody knows, because there is no audit
 function setTile(id, number, kind) {
-  byId(id).textContent = count(number);
-  byId(id).parentElement.className = `tile ${number ? kind : "good"}`;
+  byId(id).textContent = number === null ? "–" : count(number);
+  byId(id).parentElement.className = number === null ? "tile" : `tile ${number ? kind : "good"}`;
 }
 
 function showLive(state) {

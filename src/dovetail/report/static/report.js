@@ -67,6 +67,9 @@
   const breakable = (text) =>
     text.split(/(?<=[^/]\/)(?!\/)/).flatMap((part, place) => (place ? [document.createElement("wbr"), part] : [part]));
 
+  // a sentence of ours; what is between backticks is code
+  const prose = (words) => words.split("`").map((part, place) => (place % 2 ? make("code", part) : part));
+
   const groupBy = (values, keyOf) => {
     const groups = new Map();
     values.forEach((value, place) => {
@@ -182,10 +185,17 @@
     return [...counts.entries()].sort((one, other) => other[1] - one[1]);
   };
 
+  const span = (times) => {
+    const [begin, end] = [Math.min, Math.max].map((pick) => writeTime(times.reduce((one, other) => pick(one, other))));
+    const isSameDay = begin.slice(0, 11) === end.slice(0, 11);
+    return begin === end ? begin : [begin, make("br"), "to " + (isSameDay ? end.slice(11) : end)];
+  };
+
   const causeRow = (indices) => {
     if (indices.length === 1) return [row(indices[0])];
     const leading = columns.check[indices.find((index) => data.checks[columns.check[index]][0].startsWith("delivery.")) ?? indices[0]];
     const first = finding(indices.find((index) => columns.check[index] === leading));
+    const worst = data.checks[columns.check[indices[0]]][1];
     const others = tally(indices.map((index) => data.checks[columns.check[index]][0])).filter(([check]) => check !== first.check);
     const messages = new Set(indices.map((index) => columns.message[index]).filter((message) => message >= 0));
     const times = indices.map((index) => columns.at[index]).filter((at) => at !== null);
@@ -198,12 +208,12 @@
       return make("div", ["also: ", isOne ? opener(one) : one.title, number > 1 ? ` (${number.toLocaleString("en")})` : ""], "quiet");
     };
     const line = make("tr", [
-      make("td", [make("span", first.severity, "chip " + first.severity)]),
+      make("td", [make("span", worst, "chip " + worst)]),
       make("td", [isOne ? opener(first) : unfold, ...others.map(also)]),
       make("td", indices.length.toLocaleString("en"), "number"),
       make("td", columns.server[first.index] < 0 ? first.fabric : [serverName(columns.server[first.index])], "name"),
       make("td", messages.size ? `${messages.size.toLocaleString("en")} message${messages.size === 1 ? "" : "s"}` : ""),
-      make("td", times.length ? [writeTime(Math.min(...times)), make("br"), "to " + writeTime(Math.max(...times)).slice(11)] : "", "time"),
+      make("td", times.length ? span(times) : "", "time"),
       make("td", [
         ...details.slice(0, SHOWN_DETAILS).map(([text, number]) =>
           make("div", [...breakable(text), number > 1 ? ` (${number.toLocaleString("en")})` : ""])),
@@ -367,7 +377,7 @@
     title.id = "trace-title";
     const parts = [
       make("header", [make("span", one.severity, "chip " + one.severity), title, close]),
-      make("p", one.meaning + " " + one.advice, "lead"),
+      make("p", prose(one.meaning + " " + one.advice), "lead"),
       facts([
         ["found", one.detail], ["check", make("code", one.check)], ["fabric", one.fabric], ["server", one.server],
         ["hop", one.seq === null ? "" : one.seq.toLocaleString("en")], ["time (UTC)", one.time],
