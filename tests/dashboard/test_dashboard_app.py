@@ -232,6 +232,13 @@ def test_findings_of_one_cause_share_a_row(site, tmp_path):
     assert "1 to 14 of 14" in each
 
 
+def test_a_finding_without_a_server_is_where_its_message_was_seen(site, tmp_path):
+    audited = World()
+    audited.find("fork.shared_id", "pcp", address_of(world.REQUEST), detail="two")
+    page = ask(build(site, tables=audited.write(tmp_path / "out")), "/audit").text
+    assert f'title="{world.BROKER}"' in page.partition('id="findings"')[2]
+
+
 def test_a_message_page_says_what_the_audit_found_and_what_to_do(site, tmp_path):
     audited = World()
     found = address_of(world.REQUEST)

@@ -27,12 +27,14 @@ from starlette.responses import (
 from starlette.routing import Route
 
 from dovetail.audit.server_names import name_server, name_server_briefly, named_by
+from dovetail.audit.tables import Tables
 from dovetail.dashboard import message, pages
 from dovetail.dashboard.audit import (
     MAX_OFFSET,
     Choice,
     Listing,
     Verdict,
+    locate,
     read_findings_about,
     read_listing,
     read_verdicts,
@@ -174,7 +176,7 @@ class Dashboard:
         if overview.tables is not None:
             # from the same run as the numbers above them, even while the next run is being written
             try:
-                listing = await self._read(partial(read_listing, overview.tables, choice))
+                listing = await self._read(partial(self._listing, overview.tables, choice))
             except (DovetailError, OSError) as error:
                 return HTMLResponse(pages.problem_page("Audit", str(error)), 503)
         with named_by(self._hub.names):
@@ -231,6 +233,12 @@ class Dashboard:
             return read_verdicts(tables, address), read_findings_about(tables, address)
         except (DovetailError, OSError, pa.ArrowException) as error:
             return [Verdict("unsure", f"the audit's tables cannot be read now: {error}")], []
+
+    def _listing(self, tables: Tables, choice: Choice) -> Listing:
+        listing = read_listing(tables, choice)
+        with self._sources.site.open() as (sources, _):
+            locate(listing.causes, sources)
+        return listing
 
     def _raw(self, address: Address) -> bytes | None:
         with self._sources.site.open() as (sources, _):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,13 +15,15 @@ import pyarrow.dataset as ds
 
 from dovetail.audit.message_trace import describe_delivery
 from dovetail.audit.tables import Tables
+from dovetail.journal.hop_source import HopSource
 from dovetail.lake.location import Location
 from dovetail.model.address import Address
 from dovetail.model.errors import DovetailError
+from dovetail.model.hop import Hop
 from dovetail.model.outcome import ARRIVED, FAILED
 from dovetail.report.arrays import micros
 from dovetail.report.causes import Finding, group_by_cause
-from dovetail.report.findings import read_worst
+from dovetail.report.findings import read_worst, stopped_at
 from dovetail.report.guide import FAILED_CHECKS, NOT_ARRIVED, guide_to, rank_severity
 from dovetail.report.numbers import CheckCount, Counts, OutcomeCount, ServerState
 from dovetail.report.summary import list_servers
@@ -28,6 +32,7 @@ PAGE_ROWS = 100
 MAX_OFFSET = 100_000 - PAGE_ROWS
 """How far the list of findings can be paged; to see later ones, narrow the list by severity or check."""
 MAX_VERDICTS = 5
+SECONDS_TO_LOCATE = 0.3
 MAX_GROUPED = 10_000
 """How many findings are grouped by cause; beyond them there is the list of each finding."""
 _KINDS = ("bad", "unsure", "good")
@@ -195,6 +200,21 @@ def read_listing(tables: Tables, choice: Choice) -> Listing:
     found, total = _read(tables, choice.check, choice.severity, MAX_GROUPED)
     causes = gather_causes(found)
     return Listing(causes[choice.offset : choice.offset + PAGE_ROWS], len(causes), len(found), total)
+
+
+def locate(causes: Sequence[Cause], sources: Sequence[HopSource]) -> None:
+    """Give findings that name no server the one where their message stopped, as on the report."""
+    deadline = time.monotonic() + SECONDS_TO_LOCATE
+    for cause in causes:
+        row = cause.row
+        if row["server"] or not row["message"] or time.monotonic() > deadline:
+            continue
+        hops: list[Hop] = []
+        for source in sources:
+            if source.fabric == row["fabric"]:
+                with contextlib.suppress(DovetailError, OSError):  # reported on the live page
+                    hops += (found.hop for found in source.hops_of(Address(row["message"])))
+        row["server"] = stopped_at(sorted(hops, key=lambda hop: (hop.at_us, hop.server, hop.seq)))
 
 
 def gather_causes(rows: Sequence[dict[str, Any]]) -> list[Cause]:

@@ -81,7 +81,7 @@ def _servers(overview: Overview) -> Html:
         )
         for row in overview.servers[:MAX_SERVERS]
     )
-    body = table(("server", "verdict", "hops", "signed", "proven", "missing"), rows)
+    body = table(("server", "verdict", "hops", "signed", "proven", "missing"), rows, "integrity")
     more = len(overview.servers) - MAX_SERVERS
     rest = h("p", f"and {more:,} more servers; the report shows all", class_="quiet") if more > 0 else None
     return h("section", h("h2", "Integrity by server"), body, rest, id="integrity")

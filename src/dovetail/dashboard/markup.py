@@ -61,18 +61,16 @@ def table(columns: Sequence[str], rows: Iterable[Iterable[object]], class_: str 
     first = known[0] if known else []
     kinds = ["number" if isinstance(cell, int) else None for cell in first] or [None for _ in columns]
     head = h("tr", *(h("th", name, scope="col", class_=kind) for name, kind in zip(columns, kinds, strict=True)))
-    body = (h("tr", *(cell if _is_cell(cell) else _cell(cell) for cell in row)) for row in known)
+    body = (h("tr", *map(_cell, row, columns)) for row in known)
     whole = h("table", h("thead", head), h("tbody", *body), class_=class_ or None)
     return h("div", whole, class_="scroll", tabindex="0")
 
 
-def _is_cell(cell: object) -> bool:
-    return isinstance(cell, Html) and cell.startswith(("<td", "<th"))
-
-
-def _cell(cell: object) -> Html:
+def _cell(cell: object, column: str) -> Html:
+    if isinstance(cell, Html) and cell.startswith(("<td", "<th")):
+        return cell
     if isinstance(cell, int):
-        return h("td", f"{cell:,}", class_="number")
+        return h("td", f"{cell:,}", class_="number", data_label=column)  # shown where there is no room for headings
     return h("td", cell)
 
 

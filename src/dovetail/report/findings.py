@@ -24,6 +24,7 @@ import pyarrow.dataset as ds
 from dovetail.audit.schemas import BY_NAME
 from dovetail.audit.server_names import name_server_briefly, name_servers_in
 from dovetail.audit.tables import Tables
+from dovetail.model.hop import Hop
 from dovetail.report.arrays import micros
 from dovetail.report.causes import Finding, group_by_cause
 from dovetail.report.evidence import HopSeen
@@ -132,10 +133,11 @@ def encode_findings(
 def list_servers_of(findings: pa.Table, hops: dict[bytes, list[HopSeen]]) -> list[str | None]:
     """Where each finding occurred: at the server it names, else where its message stopped or was first seen."""
     pairs = zip(findings["server"].to_pylist(), findings["message"].to_pylist(), strict=True)
-    return [server or _stopped_at(hops.get(message, [])) for server, message in pairs]
+    return [server or stopped_at(hops.get(message, [])) for server, message in pairs]
 
 
-def _stopped_at(hops: Sequence[HopSeen]) -> str | None:
+def stopped_at(hops: Sequence[HopSeen | Hop]) -> str | None:
+    """The server where a message failed, else the first that saw it; the hops are in order of time."""
     failed = (hop.server for hop in hops if hop.stage in _FAILED)
     return next(failed, hops[0].server if hops else None)
 

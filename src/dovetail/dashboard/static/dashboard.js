@@ -137,7 +137,7 @@ function link(given) {
 function drawReasons(reasons) {
   if (!reasons.length) return [make("p", { class: "quiet" }, "no hop failed")];
   return [table(["reason", "server", "hops"], reasons.map(([reason, number, server, name]) => make("tr", {},
-    cell(make("a", { href: link({ server, reason }) }, reason)), cell(make("span", { title: visible(server) }, name), "name"), cell(count(number), "number"))))];
+    cell(make("a", { href: link({ server, reason }) }, reason)), cell(make("span", { title: visible(server) }, name), "name"), cell(count(number), "number"))), "reasons")];
 }
 
 function drawGauges(endpoints) {
