@@ -243,11 +243,14 @@ def test_a_message_page_says_what_the_audit_found_and_what_to_do(site, tmp_path)
     audited = World()
     found = address_of(world.REQUEST)
     audited.find("fork.shared_id", "pcp", found, detail="pcp://boss/controller: two")
+    for number in range(4):
+        audited.find("gap.server", "pcp", found, "pcp://late/server", at=number, detail=f"lacks {number}")
     audited.add("deliveries", fabric="pcp", message=found, recipient="b", outcome="handed_over")
     page = ask(build(site, tables=audited.write(tmp_path / "out")), message(world.REQUEST)).text
     guide = guide_to("fork.shared_id")
     for words in (guide.title, guide.meaning, guide.advice, 'href="/audit?check=fork.shared_id#findings"'):
         assert words in page, "it arrived, and yet something is wrong with it"
+    assert "at pcp://late/server: lacks 0 and 3 more" in page
 
 
 def test_notes_of_servers_are_not_shown_as_a_message(tmp_path):

@@ -31,6 +31,7 @@ from dovetail.audit.tables import Tables
 from dovetail.dashboard import message, pages
 from dovetail.dashboard.audit import (
     MAX_OFFSET,
+    Cause,
     Choice,
     Listing,
     Verdict,
@@ -224,7 +225,7 @@ class Dashboard:
             verdicts, findings = self._judge(address)
             return message_page(trace, message.draw(trace, sources), verdicts, findings), []
 
-    def _judge(self, address: Address) -> tuple[list[Verdict], list[dict[str, Any]]]:
+    def _judge(self, address: Address) -> tuple[list[Verdict], list[Cause]]:
         """What the latest audit says about a message; nothing if there is none or it cannot be read now."""
         tables = self._sources.tables
         if tables is None:

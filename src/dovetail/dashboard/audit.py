@@ -150,14 +150,15 @@ def _kind_of(outcome: str) -> str:
     return "good" if outcome in ARRIVED else "bad" if outcome in FAILED else "unsure"
 
 
-def read_findings_about(root: Location, address: Address) -> list[dict[str, Any]]:
-    """What the audit found about a message, the most severe first, one of each check."""
+def read_findings_about(root: Location, address: Address) -> list[Cause]:
+    """What the audit found about a message, the most severe first, by check."""
     here = ds.field("message") == pa.scalar(bytes(address), pa.binary())
     rows, _ = read_worst(Tables.open(root), MAX_GROUPED, here)
-    firsts: dict[str, dict[str, Any]] = {}
-    for row in rows.to_pylist():
-        firsts.setdefault(row["check"], row)
-    return list(firsts.values())
+    checks: dict[str, Cause] = {}
+    for row in rows.drop_columns("at").to_pylist():
+        cause = checks.setdefault(row["check"], Cause(row["severity"], row))
+        cause.checks[row["check"]] += 1
+    return list(checks.values())
 
 
 @dataclass(slots=True)

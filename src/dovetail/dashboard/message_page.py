@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 from urllib.parse import urlencode
 
 import msgspec
 
 from dovetail.audit.server_names import name_server, name_server_briefly
-from dovetail.dashboard.audit import Verdict
+from dovetail.dashboard.audit import Cause, Verdict
 from dovetail.dashboard.markup import Html, breakable, h, lines, prose, table, text
 from dovetail.dashboard.message import MessageTrace, Relative
 from dovetail.dashboard.pages import page
@@ -36,7 +35,7 @@ _WORDS = {
 
 
 def message_page(
-    trace: MessageTrace, picture: str, verdicts: Sequence[Verdict] = (), findings: Sequence[Mapping[str, Any]] = ()
+    trace: MessageTrace, picture: str, verdicts: Sequence[Verdict] = (), findings: Sequence[Cause] = ()
 ) -> Html:
     """Everything about one message, starting with what the audit says about it and what to do."""
     if trace.is_note:
@@ -97,27 +96,31 @@ def _notes_page(trace: MessageTrace) -> Html:
     )
 
 
-def _found(findings: Sequence[Mapping[str, Any]]) -> Html | None:
+def _found(findings: Sequence[Cause]) -> Html | None:
     """The audit's findings about the message, each with what to do."""
     if not findings:
         return None
     rows = (
         (
-            h("td", h("span", text(row["severity"]), class_=f"chip {row['severity']}")),
-            h("td", h("a", guide.title, href=f"/audit?{urlencode({'check': row['check']})}#findings")),
-            h(
-                "td",
-                prose(guide.meaning),
-                h("div", breakable(brief_detail(row["detail"] or "")), class_="quiet"),
-                class_="detail",
-            ),
+            h("td", h("span", text(cause.severity), class_=f"chip {cause.severity}")),
+            h("td", h("a", guide.title, href=f"/audit?{urlencode({'check': cause.row['check']})}#findings")),
+            h("td", prose(guide.meaning), h("div", *_particulars(cause), class_="quiet"), class_="detail"),
             h("td", prose(guide.advice), class_="detail"),
         )
-        for row in findings
-        for guide in (guide_to(row["check"]),)
+        for cause in findings
+        for guide in (guide_to(cause.row["check"]),)
     )
     body = table(("severity", "finding", "what was found", "what to do"), rows, "stack")
     return h("section", h("h2", "Findings"), body, id="found")
+
+
+def _particulars(cause: Cause) -> Iterator[Html | str]:
+    if cause.row["server"]:
+        yield f"at {name_server(cause.row['server'])}: "
+    yield breakable(brief_detail(cause.row["detail"] or ""))
+    more = cause.checks.total() - 1
+    if more:
+        yield f" and {more:,} more"
 
 
 def _seen(trace: MessageTrace) -> str:
