@@ -20,7 +20,7 @@ from dovetail.report.page import write_page
 from dovetail.report.receipts import Origins
 from dovetail.report.survey import take_numbers
 from receipt import receipt_samples as samples
-from report.sample_tables import HOSTILE, World, add_many_findings, address, small_world
+from report.sample_tables import HOSTILE, NODES, World, add_many_findings, address, small_world
 from system.browser import Browser, find_chromium, start_browser
 
 pytestmark = pytest.mark.system
@@ -131,6 +131,20 @@ def test_a_cause_is_unfolded_and_folded_by_the_keyboard(browser: Browser, tmp_pa
         assert browser.evaluate("document.querySelector('#list button').getAttribute('aria-expanded')") == expanded
         assert browser.evaluate(ROWS) == rows
     assert_quiet(browser, page)
+
+
+def test_a_cause_is_as_severe_as_the_worst_of_its_findings(browser: Browser, tmp_path: Path) -> None:
+    world = small_world()
+    refused = address("refused and answered")
+    world.find("delivery.rejected", "won", refused, NODES[0], at=7, detail="bad_signature at the quay")
+    world.find("chain.failed", "won", refused, at=7, detail="message of the quay")
+    browser.open(write(world, tmp_path), width=DESKTOP[0], height=DESKTOP[1])
+    search(browser, "the quay")
+    assert browser.evaluate(ROWS) == 1
+    cells = browser.evaluate("[...document.querySelectorAll('#list tbody td')].map((cell) => cell.innerText.trim())")
+    assert cells[0] == "warning", "a note would hide that it failed"
+    assert cells[1].startswith("Refused")
+    assert cells[5] == "2026-03-01 09:00:07.000", "one time, not from itself to itself"
 
 
 def test_the_headline_leads_to_just_the_findings_that_it_counts(browser: Browser, page: Path) -> None:

@@ -49,7 +49,8 @@ def draw_waterfall(hops: Sequence[Seen]) -> str:
             svg.text(_MARGIN, bottom + 16, f"and {len(by_server) - len(shown):,} more servers", class_="small")
         )
         bottom += 20
-    label = f"How long the message was at each of {len(by_server):,} servers, {write_duration(span)} in all."
+    took = f"{write_duration(span)} in all" if span else "within one turn"
+    label = f"How long the message was at each of {len(by_server):,} servers, {took}."
     return svg.picture(parts, width=_MARGIN + _NAMES + _SCALE + _LABEL, height=bottom + 8, label=label)
 
 
