@@ -49,7 +49,12 @@ def main() -> int:
         }
         if given.all:
             given.all.mkdir(parents=True, exist_ok=True)
-            everything = pages | {"audit": f"{address}/audit", "search": f"{address}/search?any=pcp"}
+            everything = pages | {
+                "audit": f"{address}/audit",
+                "search": f"{address}/search?any=pcp",
+                "search-form": f"{address}/search",
+                "unknown": f"{address}/message/{'f' * 64}",
+            }
             for name, url in everything.items():
                 for width, dark in ((DESKTOP, False), (DESKTOP, True), (PHONE, False), (PHONE, True)):
                     with shown(browser, url, width, 1000, dark=dark):
