@@ -188,6 +188,7 @@ def test_a_damaged_journal_does_not_break_any_page(tmp_path):
     app = build(Site((folder,)))
     state = json.loads(ask(app, "/api/live").body)
     assert {alert["about"] for alert in state["alerts"]} == {"broker.journal", "junk.journal"}
+    assert all("journal verify" in alert["advice"] for alert in state["alerts"])
     assert len(state["servers"]) == 3
     chain = world.won_chain()
     assert ask(app, f"/message/{chain[0].address.hex()}").status == 200
@@ -230,6 +231,16 @@ def test_findings_of_one_cause_share_a_row(site, tmp_path):
     assert "7 messages" in page
     each = ask(app, "/audit?show=each").text
     assert "1 to 14 of 14" in each
+
+
+def test_an_alert_says_where_and_what_to_do(site, tmp_path):
+    audited = World()
+    for number in range(5):
+        audited.find("integrity.altered_row", "pcp", None, f"pcp://{number}/server", at=number)
+    state = json.loads(ask(build(site, tables=audited.write(tmp_path / "out")), "/api/live").body)
+    (alert,) = state["alerts"]
+    assert alert["where"] == "0, 1, 2 and 2 more"
+    assert alert["advice"] == guide_to("integrity.altered_row").advice
 
 
 def test_a_finding_without_a_server_is_where_its_message_was_seen(site, tmp_path):

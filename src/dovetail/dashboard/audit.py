@@ -39,7 +39,9 @@ _KINDS = ("bad", "unsure", "good")
 
 
 class Seen(NamedTuple):
-    """The first and last time of one check's findings, and the newest message that one is about."""
+    """The findings of one check: the servers they name, their first and last time, the newest message concerned."""
+
+    servers: frozenset[str] = frozenset()
 
     first_us: int | None = None
     last_us: int | None = None
@@ -107,14 +109,17 @@ def _see_checks(tables: Tables) -> dict[str, Seen]:
     """Read batch by batch, because there may be very many findings."""
     seen: dict[str, Seen] = {}
     newest: dict[str, int] = {}
-    for batch in tables.batches("findings", ["check", "at", "message"]) if "findings" in tables.names else ():
+    columns = ["check", "at", "message", "server"]
+    for batch in tables.batches("findings", columns) if "findings" in tables.names else ():
         rows = pa.Table.from_batches([batch])
         rows = rows.set_column(1, "at", micros(rows["at"]))
-        for row in rows.group_by("check").aggregate([("at", "min"), ("at", "max")]).to_pylist():
+        per_check = rows.group_by("check").aggregate([("at", "min"), ("at", "max"), ("server", "distinct")])
+        for row in per_check.to_pylist():
             known = seen.get(row["check"], Seen())
             firsts = [at for at in (known.first_us, row["at_min"]) if at is not None]
             lasts = [at for at in (known.last_us, row["at_max"]) if at is not None]
-            seen[row["check"]] = Seen(min(firsts, default=None), max(lasts, default=None), known.message)
+            servers = known.servers.union(filter(None, row["server_distinct"]))
+            seen[row["check"]] = Seen(servers, min(firsts, default=None), max(lasts, default=None), known.message)
         named = rows.filter(pc.field("message").is_valid() & pc.field("at").is_valid())
         for row in named.group_by("check").aggregate([("at", "max")]).to_pylist():
             check, at = row["check"], row["at_max"]

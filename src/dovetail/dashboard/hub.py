@@ -12,17 +12,22 @@ from typing import Any
 import anyio.to_thread
 import msgspec
 
+from dovetail.audit.server_names import name_server_briefly, named_by
 from dovetail.audit.tables import changed_ns
 from dovetail.dashboard import audit, gauges
 from dovetail.dashboard.live import Live
 from dovetail.dashboard.site_sources import Site
 from dovetail.lake.location import Location, is_url
 from dovetail.model.errors import DovetailError
+from dovetail.report.numbers import CheckCount
 
 LOOK_EVERY_S = 1.0
 ASK_EVERY_S = 5.0
 MAX_LISTENERS = 32
 MAX_ALERTS = 200
+MAX_NAMED = 3
+_DAMAGED = "Keep the file. `dovetail journal verify` names the bad place; its other hops are still shown."
+_SILENT = "Check that the server runs, and its log."
 
 log = logging.getLogger("dovetail.dashboard")
 
@@ -115,32 +120,32 @@ class Hub:
         self._see_audit()
         now = snapshot["at_us"]
         alerts = [
-            {"severity": "error", "what": "journal", "about": each["file"], "text": each["text"]}
+            {"severity": "error", "what": "journal", "about": each["file"], "text": each["text"], "advice": _DAMAGED}
             for each in snapshot["damaged"]
         ]
         alerts += [
-            {"severity": "error", "what": "metrics", "about": each["name"], "text": each["error"]}
+            {"severity": "error", "what": "metrics", "about": each["name"], "text": each["error"], "advice": _SILENT}
             for each in self._gauges
             if each["error"]
         ]
         seen = {(alert["what"], alert["about"]): now for alert in alerts}
         self._first_seen = {key: self._first_seen.get(key, now) for key in seen}
         alerts = [
-            alert | {"first_us": self._first_seen[alert["what"], alert["about"]], "last_us": now, "message": None}
+            alert
+            | {
+                "where": "",
+                "first_us": self._first_seen[alert["what"], alert["about"]],
+                "last_us": now,
+                "message": None,
+            }
             for alert in alerts
         ]
-        alerts += [
-            {
-                "severity": row.severity,
-                "what": "audit",
-                "about": row.check,
-                "text": f"{row.findings:,} finding{'' if row.findings == 1 else 's'}: {row.meaning}",
-                "advice": row.advice,
-            }
-            | self.overview.seen.get(row.check, audit.Seen())._asdict()
-            for row in self.overview.checks
-            if row.severity in ("error", "warning")
-        ]
+        with named_by(self._live.names):
+            alerts += [
+                _describe_check(row, self.overview.seen.get(row.check, audit.Seen()))
+                for row in self.overview.checks
+                if row.severity in ("error", "warning")
+            ]
         return snapshot | {
             "gauges": self._gauges,
             "alerts": alerts[:MAX_ALERTS],
@@ -160,3 +165,19 @@ class Hub:
         if changed != self._audited or self.overview.problem:
             self.overview = audit.survey(root)
             self._audited = changed
+
+
+def _describe_check(row: CheckCount, seen: audit.Seen) -> dict[str, Any]:
+    names = sorted(name_server_briefly(server) for server in seen.servers)
+    more = f" and {len(names) - MAX_NAMED:,} more" if len(names) > MAX_NAMED else ""
+    return {
+        "severity": row.severity,
+        "what": "audit",
+        "about": row.check,
+        "where": ", ".join(names[:MAX_NAMED]) + more,
+        "text": f"{row.findings:,} finding{'' if row.findings == 1 else 's'}: {row.meaning}",
+        "advice": row.advice,
+        "first_us": seen.first_us,
+        "last_us": seen.last_us,
+        "message": seen.message,
+    }

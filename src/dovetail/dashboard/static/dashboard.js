@@ -82,6 +82,10 @@ function stageKind(stage) {
   return { rejected: "error", undeliverable: "error", expired: "warning", delivered: "proven" }[stage];
 }
 
+const STATE_WORDS = {
+  unsigned: "hops older than a minute are not signed: the server does not sign, or is down",
+  "sealing behind": "hops older than an hour are not in the lake: is sealing running?",
+};
 const STATE_KINDS = { damaged: "bad", unsigned: "bad", "sealing behind": "unsure", writing: "good", idle: "still" };
 
 const CLOCKS_AGREE_S = 5;
@@ -117,7 +121,8 @@ function serverRow(server, now) {
   const name = make("a", { href: link({ server: server.server, all: "1" }), title: visible(server.server) }, server.name);
   return make("tr", { class: "server", "data-server": visible(server.server), "data-state": server.state },
     cell(make("span", { class: `state ${STATE_KINDS[server.state]}` }, server.state)),
-    cell(make("div", {}, name, " ", make("span", { class: "quiet" }, server.name === server.uri ? server.fabric : `${server.fabric} · ${server.uri}`), details,
+    cell(make("div", {}, name, " ", make("span", { class: "quiet" }, server.name === server.uri ? server.fabric : `${server.fabric} · ${server.uri}`),
+      STATE_WORDS[server.state] ? make("div", { class: "quiet" }, STATE_WORDS[server.state]) : null, details,
       server.damage ? make("div", { class: "problem" }, `damaged: ${server.damage}`) : null), "name"),
     cell(make("div", {}, make("span", { class: "rate" }, server.rate.toLocaleString("en")), sparkline(server.history)), "number"),
     labelled("hops", cell(count(server.hops), "number hops")),
@@ -151,7 +156,8 @@ function drawGauges(endpoints) {
 function drawAlerts(alerts) {
   return [table(["severity", "about", "what", "first seen", "last seen", "newest message"], alerts.map((alert) => make("tr", {},
     cell(chip(alert.severity, alert.severity)),
-    cell(alert.what === "audit" ? make("a", { href: `/audit?check=${encodeURIComponent(alert.about)}#findings` }, alert.about) : `${alert.what} ${alert.about}`, "name"),
+    cell(make("div", {}, alert.what === "audit" ? make("a", { href: `/audit?check=${encodeURIComponent(alert.about)}#findings` }, alert.about) : `${alert.what} ${alert.about}`,
+      alert.where ? make("div", { class: "quiet" }, `at ${alert.where}`) : null), "name"),
     cell(make("div", {}, alert.text, alert.advice ? make("div", { class: "quiet" }, ...prose(alert.advice)) : null), "detail"),
     cell(alert.first_us === null ? "" : second(alert.first_us), "time"),
     cell(alert.last_us === null ? "" : second(alert.last_us), "time"),
