@@ -36,6 +36,16 @@ TARGETS = {
     "pcp/routing.py": "tests/pcp/test_pcp_broker.py tests/pcp/test_pcp_delivery.py tests/pcp/test_pcp_uri.py",
     "pcp/decision.py": "tests/pcp/test_pcp_decision.py tests/pcp/test_pcp_broker.py tests/pcp/test_pcp_session.py",
     "pcp/recovery.py": "tests/pcp/test_pcp_recovery.py",
+    "pcp/inventory.py": "tests/pcp/test_pcp_inventory.py tests/pcp/test_pcp_broker.py tests/pcp/test_pcp_session.py",
+    "pcp/authorization.py": "tests/pcp/test_pcp_authorization.py tests/pcp/test_pcp_broker.py",
+    "pcp/delivery.py": "tests/pcp/test_pcp_delivery.py tests/pcp/test_pcp_broker.py tests/pcp/test_pcp_recovery.py",
+    "pcp/outbound.py": "tests/pcp/test_pcp_delivery.py tests/pcp/test_pcp_broker.py tests/pcp/test_pcp_recovery.py",
+    "won/connection.py": "tests/won/test_won_node.py",
+    "won/response_builder.py": "tests/won/test_won_node.py tests/won/test_won_bad_input.py",
+    "swarm/serving.py": "tests/swarm/test_swarm_serving.py tests/swarm/test_swarm_peer.py",
+    "swarm/queries.py": "tests/swarm/test_swarm_queries.py tests/swarm/test_swarm_pull.py",
+    "swarm/late_messages.py": "tests/swarm/test_swarm_late_messages.py tests/swarm/test_swarm_serving.py",
+    "swarm/own_messages.py": "tests/swarm/test_swarm_own_messages.py tests/swarm/test_swarm_peer.py",
 }
 SECONDS = 300
 _SWAPS: dict[type[ast.cmpop], type[ast.cmpop]] = {

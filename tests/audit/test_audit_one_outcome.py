@@ -19,7 +19,7 @@ from dovetail.dashboard.audit import read_verdicts, survey
 from dovetail.model.address import Address
 from dovetail.model.hop import Stage
 from dovetail.model.outcome import ARRIVED, PENDING
-from dovetail.pcp.vocabulary import OUTCOMES
+from dovetail.pcp.vocabulary import is_outcome
 from dovetail.report.survey import take_numbers
 from dovetail.sim import SECOND_US, World
 from dovetail.sim.pcp_scenario import BROKER, BROKER_URI
@@ -38,7 +38,7 @@ WEEK_US = 7 * 24 * 3600 * SECOND_US
 def forget_pcp(hops):
     """Take the outcome of a member of a wildcard out of the broker's journal."""
     routed = {(hop.message, hop.counterpart) for hop in hops if hop.stage is Stage.ROUTED}
-    lost = next(hop for hop in hops if hop.stage in OUTCOMES and (hop.message, hop.counterpart) in routed)
+    lost = next(hop for hop in hops if is_outcome(hop.stage, hop.counterpart) and (hop.message, hop.counterpart) in routed)
     return [hop for hop in hops if hop != lost], (lost.message.hex(), lost.counterpart, BROKER_URI)
 
 

@@ -180,8 +180,9 @@ class Oracle:
         outcomes: dict[str | None, list[Hop]] = defaultdict(list)
         for hop in hops:
             if hop.stage in (*HANDED, Stage.EXPIRED, Stage.UNDELIVERABLE, Stage.REJECTED):
-                whom = hop.counterpart if begun is not None or hop.stage is not Stage.REJECTED else None
-                outcomes[whom].append(hop)
+                is_arrival = hop.stage is Stage.REJECTED and hop.counterpart not in ("pcp:///server", "pcp:///broker")
+                if not is_arrival or begun is None:
+                    outcomes[None if is_arrival else hop.counterpart].append(hop)
         rows = set()
         answerers = self.answerers("pcp", message, "in_reply_to")
         for whom, stated in outcomes.items():

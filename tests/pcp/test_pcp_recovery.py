@@ -102,3 +102,16 @@ def test_messages_of_version_2_and_the_brokers_own_do_not_wait_but_get_an_outcom
     assert after.hops(sent) == [(Stage.UNDELIVERABLE, B, Reason.INTERRUPTED)]
     assert after.hops(created.raw) == [(Stage.UNDELIVERABLE, B, Reason.INTERRUPTED)]
     assert come_back(after, "client_b") == []
+
+
+@pytest.mark.parametrize("target", [A, ANYBODY])
+def test_a_message_that_was_refused_before_it_was_accepted_is_redelivered_to_its_own_sender(target):
+    """The refusal names the sender, in the same turn here; it is not the outcome for the recipient of that name."""
+    before = World()
+    a = before.open("client_a")
+    owed = before.message(A, target)
+    associating = before.associate_request(A)
+    before.broker.receive_frames([(data, a, False) for data in (owed, associating, owed)], NOW)
+    before.events += before.broker.events()  # committed; then the broker is killed
+    assert before.hops(owed)[:2] == [(Stage.REJECTED, A, Reason.NOT_ASSOCIATED), (Stage.ACCEPTED, A, None)]
+    assert come_back(restart(before), "client_a") == [owed]

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from dovetail.model.hop import Stage
 from dovetail.model.times import time_text
 from dovetail.pcp.settings import ALLOW_ALL, PcpSettings, Rule
-from dovetail.pcp.vocabulary import OUTCOMES
+from dovetail.pcp.vocabulary import is_outcome
 from pcp.pcp_frames import compact, read_v1
 from pcp.pcp_world import INVENTORY, World
 
@@ -278,8 +278,8 @@ class BrokerMachine(RuleBasedStateMachine):
                 assert len(hops) == 1
                 continue
             assert hops[0] == (Stage.ACCEPTED, sender, None)
-            outcomes = Counter(counterpart for stage, counterpart, _ in hops[1:] if stage in OUTCOMES)
-            assert {stage for stage, _, _ in hops[1:]} <= OUTCOMES | {Stage.ROUTED}
+            outcomes = Counter(counterpart for stage, counterpart, _ in hops[1:] if is_outcome(stage, counterpart))
+            assert all(stage is Stage.ROUTED or is_outcome(stage, counterpart) for stage, counterpart, _ in hops[1:])
             assert all(count == 1 for count in outcomes.values()), hops
             owed = {target for target in targets if "*" not in target}
             owed |= {counterpart for stage, counterpart, _ in hops if stage is Stage.ROUTED}

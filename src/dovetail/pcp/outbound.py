@@ -16,7 +16,7 @@ from dovetail.pcp.envelope import Salvage
 from dovetail.pcp.events import Event, MessageHandled
 from dovetail.pcp.message import Message, OutgoingMessage
 from dovetail.pcp.session import Session
-from dovetail.pcp.vocabulary import OUTCOMES
+from dovetail.pcp.vocabulary import is_outcome
 
 _ACCEPTED = Stage.ACCEPTED
 _DELIVERED = Stage.DELIVERED
@@ -285,8 +285,9 @@ class Outbound:
         if not routes:
             return events
         for event in events:
-            if isinstance(event, Observation) and event.message in routes and event.stage in OUTCOMES:
-                settled.setdefault(event.message, set()).update(event.counterparts)
+            if isinstance(event, Observation) and event.message in routes:
+                ended = [uri for uri in event.counterparts if is_outcome(event.stage, uri)]
+                settled.setdefault(event.message, set()).update(ended)
         complete: list[Event] = []
         for event in events:
             complete.append(event)

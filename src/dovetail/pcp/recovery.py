@@ -17,7 +17,7 @@ from dovetail.pcp.codec_v1 import decode_frame
 from dovetail.pcp.codec_v2 import decode_message
 from dovetail.pcp.message import Message, message_of
 from dovetail.pcp.uri import BROKER_URI, BROKER_URIS, parse_uri
-from dovetail.pcp.vocabulary import OUTCOMES, TTL_EXPIRED
+from dovetail.pcp.vocabulary import TTL_EXPIRED, is_outcome
 
 
 class Unfinished(NamedTuple):
@@ -40,7 +40,7 @@ def find_unfinished(hops: Iterable[Hop]) -> Iterator[Unfinished]:
             taken.setdefault(address, hop)
         elif hop.stage is Stage.ROUTED:
             routed.setdefault(address, {})[counterpart] = None
-        elif hop.stage in OUTCOMES:
+        elif is_outcome(hop.stage, counterpart):
             done.setdefault(address, set()).add(counterpart)
             if hop.stage is Stage.EXPIRED:
                 expired.add(address)

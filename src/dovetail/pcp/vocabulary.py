@@ -7,6 +7,7 @@ from msgspec import UNSET, UnsetType
 
 from dovetail.model.hop import Stage
 from dovetail.pcp.strict_json import decode_strict
+from dovetail.pcp.uri import BROKER_URIS
 
 PREFIX = "http://puppetlabs.com/"
 ASSOCIATE_REQUEST = PREFIX + "associate_request"
@@ -22,8 +23,17 @@ VERSION_ERROR = PREFIX + "version_error"
 REFUSALS_SAMPLED = "dovetail:refusals_sampled"  # to itself: refusals that are not journaled one by one
 RULES_CHANGED = "dovetail:rules_changed"  # the broker to itself, so that the journal shows which rules decided
 
-OUTCOMES = frozenset({Stage.DELIVERED, Stage.REDELIVERED, Stage.UNDELIVERABLE, Stage.EXPIRED, Stage.REJECTED})
-"""Every recipient of an accepted message gets exactly one of these stages."""
+_OUTCOMES = frozenset({Stage.DELIVERED, Stage.REDELIVERED, Stage.UNDELIVERABLE, Stage.EXPIRED})
+
+
+def is_outcome(stage: Stage, counterpart: str | None) -> bool:
+    """Whether a hop is the final outcome of a message for its counterpart: a recipient of it gets exactly one.
+
+    A refusal is an outcome only if the broker was the recipient. Any other names the sender, who may also be a
+    recipient of the same bytes, sent again and accepted.
+    """
+    return stage in _OUTCOMES or (stage is Stage.REJECTED and counterpart in BROKER_URIS)
+
 
 CLOSE_SUPERSEDED = 4000
 CLOSE_ASSOCIATION_UNSUCCESSFUL = 4002

@@ -27,7 +27,7 @@ from dovetail.pcp.session import HELD_ENTRY_BYTES, Session
 from dovetail.pcp.settings import ALLOW_ALL, PcpSettings
 from dovetail.pcp.uri import BROKER_URI as SERVER_URI
 from dovetail.pcp.uri import BROKER_URIS, parse_uri
-from dovetail.pcp.vocabulary import OUTCOMES, TTL_EXPIRED
+from dovetail.pcp.vocabulary import TTL_EXPIRED, is_outcome
 from dovetail.sim.core import Boot
 from dovetail.sim.invariants import Finding, Owed, check_journals, check_one_outcome
 from dovetail.sim.process import ProcessOptions
@@ -224,9 +224,10 @@ def _check_outcomes(journal: Sequence[Hop], meant: Mapping[Address, set[str]]) -
     routed: dict[Address, set[str]] = {}
     envelopes = _read_pings(journal) | _read_envelopes(journal, Stage.CREATED)
     for hop in journal:
-        if hop.message in envelopes and hop.stage in OUTCOMES:
+        is_end = is_outcome(hop.stage, hop.counterpart)
+        if hop.message in envelopes and is_end:
             outcomes[envelopes[hop.message].id, hop.counterpart or ""] += 1
-        if hop.stage in OUTCOMES or hop.stage is Stage.ROUTED:
+        if is_end or hop.stage is Stage.ROUTED:
             routed.setdefault(hop.message, set()).add(hop.counterpart or "")
     owed: dict[Owed, str] = {}
     for address, envelope in envelopes.items():

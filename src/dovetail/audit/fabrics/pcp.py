@@ -33,12 +33,16 @@ def deliveries(rows: Rows, moment: Moment) -> DataFrame:
     """
     hops = rows.hops
     begun = first_taken(hops)
+    is_arrival = (F.col("stage") == Stage.REJECTED.value) & ~F.coalesce(
+        F.col("counterpart").isin(*BROKER_URIS), F.lit(False)
+    )
     stated = (
         hops.where(F.col("stage").isin(*HANDED, *_FAILED))
         .withColumn("stated", _outcome_of_stage())
         .join(begun.select("message", F.lit(True).alias("is_taken")), on="message", how="left")
-        # a refusal on arrival names the sender, a later one the target
-        .withColumn("recipient", F.when(F.col("is_taken") | (F.col("stage") != "rejected"), F.col("counterpart")))
+        # a refusal on arrival names the sender, and is no outcome if the same bytes were accepted at another time
+        .withColumn("recipient", F.when(~is_arrival, F.col("counterpart")))
+        .where(~is_arrival | F.col("is_taken").isNull())
     )
     is_handed = F.col("stage").isin(*HANDED)
     outcomes = stated.groupBy("message", "recipient").agg(
