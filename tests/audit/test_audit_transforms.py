@@ -186,6 +186,41 @@ def test_a_broker_owes_an_outcome_to_everyone_that_a_wildcard_meant(spark):
     assert told == [("delivery.no_outcome", "error", M1, BROKER, f"for {Z}")]
 
 
+def test_a_delivery_with_a_second_outcome_is_an_error_unless_the_bytes_were_accepted_again(spark):
+    hops = frame(
+        spark,
+        schemas.HOPS,
+        hop(0, "accepted", **PCP, counterpart=X),
+        hop(1, "delivered", **PCP, counterpart=Y),
+        hop(2, "expired", **PCP, counterpart=Y, reason="lifetime_over"),
+        hop(3, "delivered", **PCP, counterpart=Z),
+        hop(4, "redelivered", **PCP, counterpart=Z),
+        hop(5, "delivered", **PCP, counterpart=X),
+        hop(6, "accepted", M2, **PCP, counterpart=X),
+        hop(7, "delivered", M2, **PCP, counterpart=Y),
+        hop(8, "accepted", M2, **PCP, counterpart=X),
+        hop(9, "redelivered", M2, **PCP, counterpart=Y),
+    )
+    table = deliveries_of(spark, hops, "pcp", [pcp_message(), pcp_message(M2)], as_of=at(20))
+    found = find(table.withColumn("overdue", F.lit(False)), "deliveries").collect()
+    told = {(row["check"], row["severity"], bytes(row["message"]), row["server"], row["detail"]) for row in found}
+    assert told == {
+        ("delivery.two_outcomes", "error", M1, BROKER, f"for {whom}, also {stage}")
+        for whom, stage in ((Y, "expired"), (Z, "delivered"))
+    }
+
+
+@pytest.mark.parametrize("is_accepted_first", [True, False])
+def test_a_refusal_of_the_sender_is_no_outcome_of_what_was_accepted_at_another_time(spark, is_accepted_first):
+    """The sender is one of the recipients here."""
+    stages = ["accepted", "rejected"][:: 1 if is_accepted_first else -1]
+    reasons = {"rejected": "not_associated"}
+    taken = [hop(n, stage, **PCP, counterpart=X, reason=reasons.get(stage)) for n, stage in enumerate(stages)]
+    hops = frame(spark, schemas.HOPS, *taken, hop(2, "routed", **PCP, counterpart=X))
+    table = deliveries_of(spark, hops, "pcp", [pcp_message()], as_of=at(9))
+    assert outcomes_of(table) == {X: ("in_flight", None)}
+
+
 def test_an_answer_of_the_recipient_proves_that_a_message_arrived(spark):
     """Not an answer of another client, nor one that the broker refused."""
     hops = frame(

@@ -185,14 +185,18 @@ class Oracle:
                     outcomes[None if is_arrival else hop.counterpart].append(hop)
         rows = set()
         answerers = self.answerers("pcp", message, "in_reply_to")
+        order = {Stage.EXPIRED: 0, Stage.UNDELIVERABLE: 1, Stage.REJECTED: 2}
         for whom, stated in outcomes.items():
             handed = [hop for hop in stated if hop.stage in HANDED]
             if handed:
                 is_sure = whom in answerers or whom in ("pcp:///server", "pcp:///broker")
                 outcome, took = "delivered" if is_sure else "handed_over", handed[0].at_us - begun
-                rows.add(("pcp", address, whom, outcome, None, None, None, took if took >= 0 else None, len(handed)))
+                second = (None, None)
+                if len(stated) > sum(hop.stage in TAKEN for hop in hops):
+                    last = min(stated, key=lambda h: (-order.get(h.stage, -1), h.stage.value, h.server))
+                    second = (last.stage.value, last.server)
+                rows.add(("pcp", address, whom, outcome, *second, None, took if took >= 0 else None, len(handed)))
                 continue
-            order = {Stage.EXPIRED: 0, Stage.UNDELIVERABLE: 1, Stage.REJECTED: 2}
             hop = min(stated, key=lambda h: order[h.stage])
             outcome = hop.stage.value
             if hop.reason == "unauthorized":

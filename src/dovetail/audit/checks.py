@@ -163,6 +163,14 @@ _COMMON = (
         "concat('for ', recipient)",
     ),
     Check(
+        "delivery.two_outcomes",
+        "error",
+        "A server recorded that a recipient got a message, and another outcome besides.",
+        "deliveries",
+        "outcome IN ('delivered', 'handed_over') AND failed_stage IS NOT NULL",
+        "concat('for ', recipient, ', also ', failed_stage)",
+    ),
+    Check(
         "delivery.unreported",
         "warning",
         "A message has expired, but the journal of the server that must record its outcome is not sealed that far.",

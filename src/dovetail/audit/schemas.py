@@ -171,7 +171,7 @@ DELIVERIES = Table(
             column("sender", STRING, "sender; swarm: the peer that created it, null if its journal is not in the lake"),
             column("recipient", STRING, "recipient; null if the message failed before it had one"),
             column("outcome", STRING, "one of " + ", ".join(f"`{outcome}`" for outcome in Outcome)),
-            column("failed_stage", STRING, "the first stage at which it failed"),
+            column("failed_stage", STRING, "the stage at which it failed; if it arrived, that of a second outcome"),
             column("failed_at", STRING, "the server where that was"),
             _REASON,
             column("accepted", TIMESTAMP, "when a server first accepted, created or refused it"),

@@ -149,6 +149,11 @@ GUIDES: dict[str, Guide] = {
         "A message expired, and the server that must record an outcome for a recipient never did.",
         "Treat it as lost for this recipient. Check the server's log, and whether others could reach it.",
     ),
+    "delivery.two_outcomes": Guide(
+        "Two outcomes",
+        "A server recorded that a recipient got a message, and another outcome besides.",
+        "The recipient may have the message twice. Look at the server's hops with `dovetail audit why`, and report it.",
+    ),
     "delivery.unreported": Guide(
         "Outcome not reported yet",
         "A message has expired, but the journal of the server that must record its outcome is not sealed that far.",

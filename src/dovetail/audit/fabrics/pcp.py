@@ -29,7 +29,8 @@ _RANKS = {
 def deliveries(rows: Rows, moment: Moment) -> DataFrame:
     """Outcomes recorded by brokers. A recipient without one is pending until the lifetime is over; then one is due.
 
-    A frame handed to a connection is known to have arrived when its recipient answers it.
+    A frame handed to a connection is known to have arrived when its recipient answers it. A recipient has one outcome
+    for each time that the message was accepted: a delivery beside another outcome has the stage of that one.
     """
     hops = rows.hops
     begun = first_taken(hops)
@@ -45,10 +46,11 @@ def deliveries(rows: Rows, moment: Moment) -> DataFrame:
         .where(~is_arrival | F.col("is_taken").isNull())
     )
     is_handed = F.col("stage").isin(*HANDED)
+    ranked = F.struct(_rank(F.col("stated")).alias("rank"), "stated", "stage", "server", "reason", "at")
     outcomes = stated.groupBy("message", "recipient").agg(
-        F.max(F.struct(_rank(F.col("stated")).alias("rank"), "stated", "stage", "server", "reason", "at")).alias(
-            "best"
-        ),
+        F.max(ranked).alias("best"),
+        F.min(ranked).alias("worst"),
+        F.count("*").alias("ends"),
         F.min(F.when(is_handed, F.col("at"))).alias("handed"),
         F.count(F.when(is_handed, F.lit(1))).alias("attempts"),
     )
@@ -59,6 +61,7 @@ def deliveries(rows: Rows, moment: Moment) -> DataFrame:
     is_handed_over = F.col("best.stated") == Outcome.HANDED_OVER
     is_received = is_handed_over & (F.col("is_answered") | F.col("recipient").isin(*BROKER_URIS))
     is_failed = ~is_handed_over
+    is_contradicted = is_handed_over & (F.col("ends") > F.col("times"))
     told = (
         outcomes.join(known, on="message", how="left")
         .join(begun, on="message", how="left")
@@ -70,8 +73,8 @@ def deliveries(rows: Rows, moment: Moment) -> DataFrame:
             "sender",
             "recipient",
             F.when(is_received, Outcome.DELIVERED).otherwise(F.col("best.stated")).alias("outcome"),
-            F.when(is_failed, F.col("best.stage")).alias("failed_stage"),
-            F.when(is_failed, F.col("best.server")).alias("failed_at"),
+            F.when(is_failed, F.col("best.stage")).when(is_contradicted, F.col("worst.stage")).alias("failed_stage"),
+            F.when(is_failed, F.col("best.server")).when(is_contradicted, F.col("worst.server")).alias("failed_at"),
             F.when(is_failed, F.col("best.reason")).alias("reason"),
             F.coalesce("begun", "best.at").alias("begun"),
             F.coalesce("begun_at", "best.server").alias("begun_at"),
