@@ -38,7 +38,8 @@ WEEK_US = 7 * 24 * 3600 * SECOND_US
 def forget_pcp(hops):
     """Take the outcome of a member of a wildcard out of the broker's journal."""
     routed = {(hop.message, hop.counterpart) for hop in hops if hop.stage is Stage.ROUTED}
-    lost = next(hop for hop in hops if is_outcome(hop.stage, hop.counterpart) and (hop.message, hop.counterpart) in routed)
+    ends = (hop for hop in hops if is_outcome(hop.stage, hop.counterpart))
+    lost = next(hop for hop in ends if (hop.message, hop.counterpart) in routed)
     return [hop for hop in hops if hop != lost], (lost.message.hex(), lost.counterpart, BROKER_URI)
 
 

@@ -7,9 +7,10 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from jepsen.machine import ENVIRONMENT
 
@@ -17,7 +18,10 @@ ARRIVED = ("delivered", "handed_over")
 UNSURE = ("interrupted",)
 """Reasons that mean a message may have arrived."""
 QUIET = ("note",)
+ABOUT_MESSAGES = ("delivery.", "chain.")
+TWO_OUTCOMES = "delivery.two_outcomes"
 
+Row = dict[str, Any]
 Key = tuple[str, str]
 """The message (pcp: id, won: URI, swarm: address) and the recipient."""
 
@@ -84,25 +88,19 @@ def judge(seen: Seen, directory: Path) -> Verdict:
         *seen.audit_options,
         codes=(0, 3),
     )
-    names = {row["message"]: row["id"] for row in _rows(out, "messages") if row["fabric"] == seen.fabric}
-    told = {}
-    for row in _rows(out, "deliveries"):
-        key = row["message"] if seen.fabric == "swarm" else names.get(row["message"], row["message"])
-        told[key, row["recipient"]] = row
+    return compare(seen, *(_rows(out, table) for table in ("messages", "deliveries", "findings")))
+
+
+def compare(seen: Seen, messages: Sequence[Row], deliveries: Sequence[Row], findings: Sequence[Row]) -> Verdict:
+    """Compare what clients saw with the audit's tables."""
+    names = {row["message"]: row["id"] for row in messages if row["fabric"] == seen.fabric}
+    told: dict[Key, list[Row]] = {}
+    for row in deliveries:
+        name = row["message"] if seen.fabric == "swarm" else names.get(row["message"], row["message"])
+        told.setdefault((name, row["recipient"]), []).append(row)
     lost = seen.acknowledged - set(seen.arrived)
-    outcomes = {key: told[key]["outcome"] for key in lost if key in told}
+    outcomes = {key: told[key][0]["outcome"] for key in lost if key in told}
     named = {key for key, outcome in outcomes.items() if outcome != "delivered"}
-    alarms = [
-        f"{key[0]} for {key[1]} arrived, and is {told[key]['outcome']} ({told[key]['reason']})"
-        for key in seen.arrived
-        if key in told and told[key]["outcome"] not in ARRIVED and told[key]["reason"] not in UNSURE
-    ]
-    about_messages = ("delivery.", "chain.")
-    alarms += [
-        f"{row['check']}: {row['server']}: {row['detail']}"
-        for row in _rows(out, "findings")
-        if row["severity"] not in QUIET and not row["check"].startswith(about_messages)
-    ]
     return Verdict(
         fabric=seen.fabric,
         sent=seen.sent,
@@ -113,12 +111,41 @@ def judge(seen: Seen, directory: Path) -> Verdict:
         named=len(named),
         unproven=sum(outcomes[key] == "handed_over" for key in named),
         not_named=[f"{key[0]} for {key[1]}: {outcomes.get(key, 'no row')}" for key in sorted(lost - named)],
-        false_alarms=alarms,
+        false_alarms=[*_wrong_outcomes(seen, told), *_wrong_findings(seen, told, findings)],
         faults=seen.faults,
     )
 
 
-def _rows(out: Path, table: str) -> list[dict[str, object]]:
+def _wrong_outcomes(seen: Seen, told: Mapping[Key, Sequence[Row]]) -> list[str]:
+    """What arrived and is not told to have, and what has several outcomes."""
+    wrong = [f"{name} for {whom} has {len(rows)} rows" for (name, whom), rows in told.items() if len(rows) > 1]
+    for key in seen.arrived:
+        row = told.get(key, [{"outcome": "not in the audit", "reason": None}])[0]
+        if row["outcome"] not in ARRIVED and row["reason"] not in UNSURE:
+            wrong.append(f"{key[0]} for {key[1]} arrived, and is {row['outcome']} ({row['reason']})")
+    return wrong
+
+
+def _wrong_findings(seen: Seen, told: Mapping[Key, Sequence[Row]], findings: Sequence[Row]) -> list[str]:
+    """Findings about servers, which all kept their promises, and about messages that all their recipients have."""
+    is_fine: dict[object, bool] = {}
+    for key, rows in told.items():
+        for row in rows:
+            has_arrived = key in seen.arrived and row["outcome"] in ARRIVED
+            is_fine[row["message"]] = is_fine.get(row["message"], True) and has_arrived
+    return [
+        f"{row['check']}: {row['server']}: {row['detail']}"
+        for row in findings
+        if row["severity"] not in QUIET
+        and (
+            not row["check"].startswith(ABOUT_MESSAGES)
+            or row["check"] == TWO_OUTCOMES
+            or is_fine.get(row["message"], False)
+        )
+    ]
+
+
+def _rows(out: Path, table: str) -> list[Row]:
     done = _dovetail("audit", "show", table, "--tables", out, "--limit", "0", "--json")
     return [json.loads(line) for line in done.splitlines()]
 
