@@ -43,7 +43,7 @@ TARGETS = {
     "won/connection.py": "tests/won/test_won_node.py",
     "won/response_builder.py": "tests/won/test_won_node.py tests/won/test_won_bad_input.py",
     "swarm/serving.py": "tests/swarm/test_swarm_serving.py tests/swarm/test_swarm_peer.py",
-    "swarm/queries.py": "tests/swarm/test_swarm_queries.py tests/swarm/test_swarm_pull.py",
+    "swarm/queries.py": "tests/swarm/test_swarm_queries.py tests/swarm/test_swarm_gossip.py",
     "swarm/late_messages.py": "tests/swarm/test_swarm_late_messages.py tests/swarm/test_swarm_serving.py",
     "swarm/own_messages.py": "tests/swarm/test_swarm_own_messages.py tests/swarm/test_swarm_peer.py",
 }

@@ -396,6 +396,14 @@ def test_each_message_is_told_for_the_access_log():
     assert (told[0].sender, told[0].targets) == (A, (C,))
 
 
+def test_a_message_that_was_translated_is_told_as_routed():
+    world = World(logs_messages=True)
+    a, _ = world.associate("client_a", "controller"), world.connect_v2("client_b")
+    world.send(a, world.message(A, C))
+    (told,) = [event for event in world.events if isinstance(event, MessageHandled) and event.targets == (C,)]
+    assert (told.outcome, told.recipients) == ("routed", 1)
+
+
 def test_what_was_queued_is_told_again_when_it_has_its_outcome():
     world = World(logs_messages=True)
     a, b = world.associate("client_a", "controller"), world.associate("client_b")

@@ -313,6 +313,17 @@ def test_one_message_larger_than_the_queue_may_wait_alone():
     assert world.closes() == []
 
 
+def test_one_message_larger_than_the_queue_may_wait_alone_for_a_client_that_is_away():
+    world, a, b = two_clients(queue_bytes=1_000)
+    world.pause(b)
+    frame = world.send(a, world.message(A, B, data=b"x" * 5_000))
+    world.close(b)
+    assert outcomes(world, frame) == []
+    again = world.open("client_b")
+    world.send(again, world.associate_request(B))
+    assert world.received[again][1:] == [frame]
+
+
 def test_all_queues_together_are_bounded():
     world, a, b = two_clients(memory_bytes=20_000)
     world.pause(b)

@@ -107,6 +107,17 @@ def test_no_update_before_the_response_and_none_lost_after_it():
     assert changes(world, other) == [[("pcp://before/agent", 1), ("pcp://after/agent", 1)]]
 
 
+def test_every_batch_has_all_changes_since_the_one_before():
+    world, me = watcher()
+    ask(world, me, "pcp://*/agent", subscribe=True)
+    world.associate("a")
+    world.pass_time(1_000)
+    world.associate("b")
+    world.associate("c")
+    world.pass_time(1_000)
+    assert changes(world, me) == [[("pcp://a/agent", 1)], [("pcp://b/agent", 1), ("pcp://c/agent", 1)]]
+
+
 def test_a_new_request_replaces_the_subscription():
     world, me = watcher()
     ask(world, me, "pcp://*/agent", subscribe=True)
