@@ -208,6 +208,14 @@ class BrokerMachine(RuleBasedStateMachine):
         if connection in self.uris:
             self.subscribers.add(connection)
 
+    @rule(versions=st.lists(st.sampled_from((1, 1, 2)), min_size=6, max_size=6))
+    def kill_and_restart(self, versions: list[int]) -> None:
+        """All connections are gone; the clients come back, perhaps in another version."""
+        self.world.restart()
+        self.uris.clear()
+        self.subscribers.clear()
+        self.connect_everybody(versions)
+
     @rule(milliseconds=st.sampled_from((1, 60, 500)))
     def pass_time(self, milliseconds: int) -> None:
         self.world.pass_time(milliseconds)
