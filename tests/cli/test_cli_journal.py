@@ -4,6 +4,7 @@ import sqlite3
 import time
 import zlib
 
+import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -18,11 +19,13 @@ from dovetail.lake.snapshot import snapshot
 from dovetail.lake.store import LocalStore
 from dovetail.model.address import address_of
 from dovetail.model.hop import Stage
+from dovetail.model.times import time_text
 from dovetail.site.doctor.finding import Status
 from dovetail.site.doctor.journals import check_journals
 from dovetail.tlog.keys import Signer
 from journal.worlds import START_US, expiring, observe
 from lake.hostile_lakes import continued
+from pcp.pcp_frames import frame_v1
 
 SERVER = "pcp://broker.example/server"
 
@@ -163,6 +166,26 @@ def test_seal_writes_once_and_purge_keeps_what_is_not_sealed(site, capsys):
     )
     assert (code, json.loads(out)["purged"]) == (0, 3)
     assert run(capsys, "journal", "verify", journal)[0] == 0
+
+
+def test_purge_keeps_what_a_killed_broker_must_settle(site, capsys):
+    """The message expired while the broker was down: it still owes the outcome for the second recipient."""
+    a, b, c = (f"pcp://{name}/agent" for name in "abc")
+    later_us = START_US + 20_000_000
+    owed, settled = (frame_v1(sender=a, targets=[b, c], expires=time_text(later_us + n)) for n in (1, 2))
+    key = load_signing_key(site / "keys" / "pcp_broker.example_server.skey")
+    path = site / "journals" / "broker.journal"
+    with JournalWriter.open(path, server=SERVER, signer=Signer(SERVER, key.private_key)) as journal:
+        for raw, ends in ((owed, (b,)), (settled, (b, c))):
+            accepted = observe(raw, Stage.ACCEPTED, a, at_us=later_us)
+            journal.append([msgspec.structs.replace(accepted, expires_us=later_us + 2)])
+            journal.append([observe(raw, Stage.DELIVERED, uri, at_us=later_us) for uri in ends])
+    code, out, err = run(capsys, "journal", "purge", path, "--signing-key", broker_key(site), "--json")
+    assert (code, json.loads(out)["purged"]) == (0, 11)
+    assert "messages kept until the server has started again and settled them: 1" in err
+    with JournalReader.open(path) as reader:
+        assert reader.raw(address_of(owed)) == owed
+        assert reader.raw(address_of(settled)) is None
 
 
 @pytest.fixture

@@ -26,9 +26,9 @@ def open_writer(path: Path, **options) -> JournalWriter:
 
 
 def expiring(text: bytes, expires_us: int) -> bytes:
-    """The bytes of a message with this text and an expiry."""
+    """The bytes of a message to nobody, with this text and an expiry."""
     number = str(uuid.UUID(bytes=address_of(text)[:16], version=4))
-    return encode_frame(Envelope(number, "http://example/work", time_text(expires_us), ["pcp://b/agent"], SERVER), text)
+    return encode_frame(Envelope(number, "http://example/work", time_text(expires_us), [], SERVER), text)
 
 
 def observe(

@@ -345,8 +345,11 @@ def purge(
     swarm: SwarmFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Delete the bytes of expired messages; addresses, hops and proofs stay. The server must not be running."""
-    from dovetail.cli.output import print_record
+    """Delete the bytes of expired messages; addresses, hops and proofs stay. The server must not be running.
+
+    What a server still needs after a crash, to record an outcome for every recipient, is kept.
+    """
+    from dovetail.cli.output import print_record, say
     from dovetail.fabrics import fabric_of
     from dovetail.journal.continuity import Known
     from dovetail.journal.purge import purge_step
@@ -372,7 +375,10 @@ def purge(
     purged = 0
     with JournalWriter.open(path, server=signer.name, signer=signer, known=known) as writer:
         writer.checkpoint()
-        while step := purge_step(writer, now_us=until_us, below_seq=sealed, agreement=agreement):
+        unfinished = fabric_of(signer.name).unfinished(writer.reader.hops())
+        if unfinished:
+            say(f"messages kept until the server has started again and settled them: {len(unfinished)}")
+        while step := purge_step(writer, now_us=until_us, below_seq=sealed, agreement=agreement, keep=unfinished):
             purged += step
         writer.checkpoint()
         hops = writer.size

@@ -7,21 +7,29 @@ beside them.
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from dovetail.journal.expiry import Lifetimes
 from dovetail.journal.messages import MessageRow
 from dovetail.journal.writer import JournalWriter
+from dovetail.model.address import Address
 from dovetail.model.fabric import Agreement
 
 MESSAGES_A_STEP = 1000
 
 
 def purge_step(
-    writer: JournalWriter, *, now_us: int, below_seq: int | None = None, agreement: Agreement | None = None
+    writer: JournalWriter,
+    *,
+    now_us: int,
+    below_seq: int | None = None,
+    agreement: Agreement | None = None,
+    keep: Set[Address] = frozenset(),
 ) -> int:
     """Purge at most `MESSAGES_A_STEP` messages that expired by `now_us`; returns how many. Repeat until it returns 0.
 
     `below_seq` limits it to messages whose bytes are on an earlier hop, for example the end of the sealed range. If
-    expiry depends on an agreement, nothing is purged without it.
+    expiry depends on an agreement, nothing is purged without it. Messages in `keep` are not purged.
     """
     writer.index()
     latest = writer.reader.latest_checkpoint()
@@ -35,7 +43,8 @@ def purge_step(
     ):
         block = next(writer.reader.message_blocks(first_id))
         rows = (block.row(message_id, with_raw=True) for message_id in range(block.first_id, block.end))
-        chosen += [row for row in rows if _is_due(row, now_us, limit) and lifetimes.has_ended(row, now_us)]
+        due = (row for row in rows if row.address not in keep and _is_due(row, now_us, limit))
+        chosen += [row for row in due if lifetimes.has_ended(row, now_us)]
         if len(chosen) >= MESSAGES_A_STEP:
             break
     writer.purge_bodies(chosen[:MESSAGES_A_STEP], now_us)

@@ -6,14 +6,14 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Set
 from types import MappingProxyType
 from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 
 from dovetail.model.address import Address, address_of
-from dovetail.model.hop import Reason, Relation, Stage
+from dovetail.model.hop import Hop, Reason, Relation, Stage
 
 
 class Role(enum.StrEnum):
@@ -210,6 +210,11 @@ class Fabric(Protocol):
         """True if the signature was made with this key; does not check `claims_valid`."""
         del signed, public_key
         return False
+
+    def unfinished(self, hops: Iterable[Hop]) -> Set[Address]:
+        """Messages of a server's journal whose bytes it needs after a restart, to give each recipient an outcome."""
+        del hops
+        return frozenset()
 
     def parse_agreements(self, document: bytes) -> dict[str, Agreement]:
         """Parse an agreement file, keyed by every name of the community; ValueError says what is wrong."""

@@ -198,7 +198,7 @@ class Delivery:
 
     # Disconnected clients
 
-    def reclaim(self, session: Session, reason: Reason, now: int, *, keeps_pending: bool = False) -> None:
+    def reclaim(self, session: Session, reason: Reason, now: int, *, keeps_pending: bool) -> None:
         """The session has ended: what was not handed over waits for the client, or gets its outcome.
 
         With `keeps_pending`, what is enqueued is still handed over. Until `settle`, nothing goes to the client's next

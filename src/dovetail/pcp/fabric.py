@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Set
 from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from dovetail.model.address import address_of
+from dovetail.model.address import Address, address_of
 from dovetail.model.errors import RemoteProtocolError
 from dovetail.model.fabric import Agreement, Conflict, ExpiryTemplate, Fabric, Link, MessageInfo, Refused, Role, Thread
-from dovetail.model.hop import Relation, Stage
+from dovetail.model.hop import Hop, Relation, Stage
 from dovetail.pcp import vocabulary as v
 from dovetail.pcp.codec_v1 import VERSION_1, decode_frame
 from dovetail.pcp.codec_v2 import decode_message
 from dovetail.pcp.frame_template import make_template
+from dovetail.pcp.recovery import find_unfinished
 from dovetail.pcp.strict_json import decode_any
 
 ERROR_TYPES: Final = (v.ERROR_MESSAGE, v.UNAUTHORIZED, v.TTL_EXPIRED, v.VERSION_ERROR)
@@ -96,6 +97,10 @@ class PcpFabric(Fabric):
     def conflict_keys(self, message: MessageInfo) -> dict[str, bytes]:
         """An id identifies one message."""
         return {SHARED_ID: message.key}
+
+    def unfinished(self, hops: Iterable[Hop]) -> Set[Address]:
+        """Messages with a recipient that has no outcome."""
+        return {each.address for each in find_unfinished(hops)}
 
 
 FABRIC: Final = PcpFabric()
