@@ -257,6 +257,17 @@ def test_nothing_waits_longer_than_the_longest_lifetime():
     assert world.replies(a)[0][0]["message_type"] == "http://puppetlabs.com/ttl_expired"
 
 
+def test_a_v2_message_waits_for_a_connection_that_does_not_read_as_long_as_it_lives():
+    world = World(max_lifetime_ms=1_000)
+    a, b = world.connect_v2("client_a"), world.associate("client_b")
+    world.pause(b)
+    frame = world.send(a, world.message_v2(B, data=1), is_text=True)
+    world.pass_time(10_000)
+    assert outcomes(world, frame) == []
+    world.resume(b)
+    assert outcomes(world, frame) == [(Stage.DELIVERED, B, None)]
+
+
 @pytest.mark.parametrize(("size", "targets"), [(10, 1), (10_000, 1), (10, 1000)])
 def test_what_waits_is_counted_at_what_it_takes(size, targets):
     world, a, b = two_clients(sender_queue_bytes=1 << 40, queue_bytes=1 << 40)
@@ -426,6 +437,8 @@ def test_a_new_connection_waits_until_it_is_known_what_the_old_one_sent():
                 world.received[link] += item.frames
     world.broker.events()  # the old one is to be closed, but is still open
     third = world.send(a, world.message(A, B, expires=LATER))
+    world.pause(new)
+    world.resume(new)  # room for more changes nothing
     assert len(world.received[new]) == 1  # the association's response
     world.close(b)
     assert world.received[new][1:] == [first, second, third]
