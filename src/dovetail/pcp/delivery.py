@@ -230,7 +230,6 @@ class Delivery:
         for outgoing in reversed(unsent):
             self._await_return(self._make_held(outgoing, uri), reason, now, is_oldest=True)
         if session.is_unsettled:
-            session.is_unsettled = False
             self._unsettled[uri] -= 1
             if not self._unsettled[uri]:
                 del self._unsettled[uri]
