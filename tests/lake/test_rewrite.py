@@ -236,7 +236,7 @@ def test_retained_fields_that_were_altered_are_not_carried_on(tmp_path):
     altered = [row | {"sender": "pcp://mallory/agent"} for row in table_of(lake, done.file.retained.path).to_pylist()]
     pq.write_table(pa.Table.from_pylist(altered, schema=pq.read_schema(path)), path)
     ((_, done_again),) = rewrite(lake, [again], T0_US + 2 * DAY)
-    assert done_again.error == f"{done.file.retained.path} was altered"
+    assert done_again.error == f"{done.file.retained.path}: it was altered"
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut", "short"])

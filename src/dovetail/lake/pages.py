@@ -27,13 +27,13 @@ class Pages(NamedTuple):
 
     bytes: int
     values: int
-    has_dictionary: bool
+    dictionary_bytes: int
 
 
 def walk_pages(chunk: bytes, values: int, max_bytes: int) -> Pages:
     """Walk the headers of a column chunk that should have this many values; BadPages if anything is out of bounds."""
     position = total = seen = 0
-    has_dictionary = False
+    dictionary: int | None = None
     while seen < values:
         header, position = _Reader(chunk, position).read_page_header()
         kind, size, stored = (header.get(name) for name in (_TYPE, _UNCOMPRESSED, _COMPRESSED))
@@ -50,12 +50,12 @@ def walk_pages(chunk: bytes, values: int, max_bytes: int) -> Pages:
             if not isinstance(count, int) or not 0 < count <= values - seen:
                 raise BadPages("pages have other numbers of values than their column")
             seen += count
-        elif kind == _DICTIONARY_PAGE and not has_dictionary and not seen:
-            has_dictionary = True
+        elif kind == _DICTIONARY_PAGE and dictionary is None and not seen:
+            dictionary = size
         else:
             raise BadPages(f"a page of kind {kind} is not expected here")
         position += stored
-    return Pages(total, seen, has_dictionary)
+    return Pages(total, seen, dictionary or 0)
 
 
 class _Reader:

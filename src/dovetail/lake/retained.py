@@ -25,8 +25,8 @@ from dovetail.model.hop import Relation
 from dovetail.model.times import to_us
 
 _BATCH_ROWS = 64
-_MAX_DICTIONARY_BYTES = 4 << 20
-"""A writer stops using a dictionary beyond 1 MB."""
+_DICTIONARY_BYTES = 16 << 20
+"""Limit for all dictionaries of a row group together: a writer stops using one beyond 1 MB."""
 
 _FIELDS_SHARE = 8
 _FIELDS_BYTES = 4096
@@ -76,23 +76,24 @@ def _check(source: pa.NativeFile, sealed: SealedFile, file: RetainedFile) -> Non
     if not 0 < metadata.num_rows == file.rows <= sealed.rows:
         raise _Refused(f"it has {metadata.num_rows} rows for a file of {sealed.rows}")
     for number in range(metadata.num_row_groups):
-        for index in range(metadata.num_columns):
-            _check_column(source, metadata.row_group(number).column(index))
+        group = metadata.row_group(number)
+        parts = [_measure(source, group.column(index)) for index in range(metadata.num_columns)]
+        if sum(size for size, _ in parts) > MAX_COLUMN_BYTES or sum(size for _, size in parts) > _DICTIONARY_BYTES:
+            raise _Refused("one of its row groups is too large")
     for batch in parquet.iter_batches(batch_size=_BATCH_ROWS, use_threads=False):
         _check_values(batch)
 
 
-def _check_column(source: pa.NativeFile, column: Any) -> None:
+def _measure(source: pa.NativeFile, column: Any) -> tuple[int, int]:
+    """The bytes of a column's pages, decompressed, and at most how many of its dictionary."""
     start = column.data_page_offset
-    dictionary = column.dictionary_page_offset if column.has_dictionary_page else None
-    if dictionary is not None:
-        if not 4 <= dictionary <= start <= dictionary + _MAX_DICTIONARY_BYTES:
-            raise _Refused(f"column {column.path_in_schema} has an impossible dictionary")
-        start = dictionary
+    if column.has_dictionary_page and column.dictionary_page_offset is not None:
+        start = min(start, column.dictionary_page_offset)
     if start < 4 or not 0 < column.total_compressed_size <= MAX_COLUMN_BYTES:
         raise _Refused(f"column {column.path_in_schema} has an impossible offset or size")
     source.seek(start)
-    walk_pages(source.read(column.total_compressed_size), column.num_values, MAX_COLUMN_BYTES)
+    pages = walk_pages(source.read(column.total_compressed_size), column.num_values, MAX_COLUMN_BYTES)
+    return pages.bytes, pages.dictionary_bytes
 
 
 def _check_values(rows: pa.RecordBatch) -> None:

@@ -30,6 +30,7 @@ from dovetail.lake.compact_plan import CompactionTask
 from dovetail.lake.decoded import DECODED, decoded_row
 from dovetail.lake.layout import TOKEN_CHARS, retained_key
 from dovetail.lake.manifest import RetainedFile, SealedFile
+from dovetail.lake.retained import inspect_retained
 from dovetail.lake.rows import LAKE_SCHEMA, check_rows
 from dovetail.lake.store import Store
 from dovetail.lake.writer import READ_ROWS, FileWriter, sha256_of
@@ -121,8 +122,8 @@ class _Rewriting:
         """Read all inputs, write the file, check it, put it into the lake."""
         for file in self._task.inputs:
             if file.retained is not None and self._retained is not None:
-                if sha256_of(self._store, file.retained.path) != file.retained.sha256:
-                    raise JournalDamaged(f"{file.retained.path} was altered")
+                if (fault := inspect_retained(self._store, file, file.retained)) is not None:
+                    raise JournalDamaged(f"{file.retained.path}: {fault}")
                 with self._store.open(file.retained.path) as source:
                     self._retained.add(pq.read_table(source, schema=DECODED))
             with self._store.open(file.path) as source, pq.ParquetFile(source) as parquet:
