@@ -335,4 +335,4 @@ def test_a_manifest_that_changes_after_it_was_read(tampered, tmp_path):
     edit_manifest(second, lambda manifest: manifest.update(key="other"))
     verdict = judge(copy, facts, files, changed=changed_manifests(LocalStore(copy), facts).changed)[server]
     details = sorted(item.detail for item in verdict.breaks if item.check == "integrity.manifest_changed")
-    assert details == ["the manifest is gone", "the manifest has changed since it was first read"]
+    assert details == ["the manifest has changed since it was first read", "the manifest is gone"]

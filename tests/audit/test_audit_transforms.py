@@ -585,5 +585,10 @@ def test_retained_fields_speak_only_of_messages_that_are_there_without_bytes(spa
     recorded, nothing = (frame(spark, DECODED_TABLE, *rows) for rows in (fields, []))
     rows = frame(spark, schemas.LAKE, *hops)
     assert [one.message for one in unread(recorded, rows, nothing, nothing, audits=AUDITS).collect()] == [M1]
+    links = [(b"parent", "refers", None)]
+    twice = frame(spark, DECODED_TABLE, *[row(M1, address_valid=True, links=links)] * 2)
+    assert [one.links for one in unread(twice, rows, nothing, nothing, audits=AUDITS).collect()] == [links]
+    lie = twice.unionByName(frame(spark, DECODED_TABLE, row(M1, address_valid=True, sender="mallory")))
+    assert not unread(lie, rows, nothing, nothing, audits=AUDITS).count()
     others = frame(spark, schemas.LAKE, row(M1, size=8))
     assert not unread(recorded, others, nothing, nothing, audits=AUDITS).count()

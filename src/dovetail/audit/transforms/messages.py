@@ -72,14 +72,18 @@ def unread(
 ) -> DataFrame:
     """What compactions kept of messages whose bytes they removed, if the bytes were not and will not be decoded.
 
-    They speak about messages that `rows` have without bytes, and about no others.
+    They speak about messages that `rows` have without bytes, and about no others. If two contradict each other, nobody
+    can tell which one is true.
     """
     own = ["fabric", "digest", "message", "size"]
     lacking = rows.where(is_of(hashed(audits)) & F.col("raw").isNull() & (F.col("digest") == F.col("message")))
     return (
         recorded.where("address_valid")
         .join(lacking.select(*own), on=own, how="left_semi")
-        .dropDuplicates(["fabric", "digest"])
+        .groupBy("fabric", "digest")
+        .agg(F.collect_set(F.struct(*recorded.columns)).alias("said"))
+        .where(F.size("said") == 1)
+        .select(F.inline("said"))
         .join(decoded.select("fabric", "digest"), on=["fabric", "digest"], how="left_anti")
         .join(waiting.select("fabric", "digest"), on=["fabric", "digest"], how="left_anti")
         .select(*recorded.columns)
