@@ -2,10 +2,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow.compute as pc
+
 from dovetail.audit.tables import Tables
 from dovetail.report.findings import addresses_of, order_findings
 from dovetail.report.gallery import draw_conversations, draw_dag_examples, draw_findings, draw_spreads
-from report.sample_tables import PEERS, World, add_pcp, address
+from report.sample_tables import NODES, PEERS, World, add_pcp, address, small_world
 
 
 def test_conversations_with_trouble_come_first(tables: Tables) -> None:
@@ -15,6 +17,17 @@ def test_conversations_with_trouble_come_first(tables: Tables) -> None:
     assert pictures[-1].caption.endswith("; complete")
     assert all("makes s1" in picture.svg for picture in pictures)
     assert "previous" in pictures[0].svg
+
+
+def test_a_chain_whose_copies_differ_is_not_called_complete(tmp_path: Path) -> None:
+    world = small_world()
+    chain = next(row for row in world.rows["chains"] if row["fabric"] == "won" and row["state"] == "complete")
+    chain["only_at"] = [NODES[0]]
+    world.find("chain.copies_differ", "won", chain["message"])
+    tables = Tables.open(world.write(tmp_path / "out"))
+    findings = order_findings(tables.read("findings", where=pc.field("check") == "chain.copies_differ"))
+    ((_, picture),) = draw_findings(tables, findings, [])
+    assert picture.caption.partition(";")[0] == "copies differ"
 
 
 def test_without_won_requests_are_shown(tmp_path: Path) -> None:

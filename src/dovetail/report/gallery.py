@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 from typing import Any
@@ -60,10 +60,9 @@ def draw_conversations(tables: Tables) -> list[Picture]:
     for addresses in chosen.values():
         rows = sorted((found[each] for each in addresses if each in found), key=lambda row: row["begun_us"] or 0)
         shown = _keep_trouble(rows)
-        states = ", ".join(sorted({_name_state(row) for row in shown}))
         ends = " and ".join(_name_ends(shown[0]))
         title = f"A request from {ends}" if shown[0]["conversation"] is None else f"A conversation between {ends}"
-        caption = f"{len(shown)} of {len(rows)} chains; {states}"
+        caption = f"{len(shown)} of {len(rows)} chains; {_name_states(shown)}"
         pictures.append(draw_conversation(shown, evidence, links, title=title, caption=caption))
     return pictures
 
@@ -102,6 +101,13 @@ def _keep_trouble(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _name_state(chain: dict[str, Any]) -> str:
     return "copies differ" if chain["only_at"] else chain["state"].replace("_", " ")
+
+
+def _name_states(chains: Sequence[dict[str, Any]]) -> str:
+    """The states, those with a problem first; counted if there are several."""
+    counts = Counter(_name_state(chain) for chain in chains)
+    states = sorted(counts, key=lambda state: (state == _COMPLETE, state))
+    return ", ".join(states if len(states) == 1 else (f"{counts[state]} {state}" for state in states))
 
 
 def _name_ends(chain: dict[str, Any]) -> list[str]:
@@ -218,7 +224,7 @@ def _draw_chains(tables: Tables, addresses: dict[bytes, str]) -> list[tuple[byte
         if not any(evidence.hops.get(chain[part]) for part in _PARTS if chain[part] is not None):
             continue
         title = f"The path of {name_briefly(address, fabric)}"
-        caption = chain["state"].replace("_", " ") if chain["state"] else "not part of a chain"
+        caption = _name_state(chain) if chain["state"] else "not part of a chain"
         pictures.append((address, draw_conversation([chain], evidence, links, title=title, caption=caption)))
     return pictures
 

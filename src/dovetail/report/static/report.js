@@ -148,6 +148,12 @@
     return node;
   };
 
+  // the name that the list shows, and the URI that other tools want
+  const serverInFull = ({ index, server }) => {
+    const name = data.names[columns.server[index]];
+    return !name || name.includes("…") || server.includes(name) ? server : `${name} (${server})`;
+  };
+
   const button = (words, className, act) => {
     const node = make("button", words, className);
     node.type = "button";
@@ -348,8 +354,10 @@
     const start = data.hops.at[places[0]];
     const rows = places.map((place) => {
       const since = data.hops.at[place] - start;
+      // hops of one turn have one time: no difference was measured
+      const after = since ? "+" + (since / 1000).toLocaleString("en", { maximumFractionDigits: 3 }) + " ms" : "";
       const line = make("tr", [
-        make("td", place === places[0] ? writeTime(data.hops.at[place]).slice(11) : "+" + (since / 1000).toLocaleString("en", { maximumFractionDigits: 3 }) + " ms", "number"),
+        make("td", place === places[0] ? writeTime(data.hops.at[place]).slice(11) : after, "number"),
         make("td", [make("strong", textAt(data.hops.stage[place]))]),
         make("td", [serverName(data.hops.server[place]), " #" + data.hops.seq[place].toLocaleString("en")], "name"),
         make("td", data.hops.with[place] in data.names ? [serverName(data.hops.with[place])] : textAt(data.hops.with[place]), "name"),
@@ -379,7 +387,7 @@
       make("header", [make("span", one.severity, "chip " + one.severity), title, close]),
       make("p", prose(one.meaning + " " + one.advice), "lead"),
       facts([
-        ["found", one.detail], ["check", make("code", one.check)], ["fabric", one.fabric], ["server", one.server],
+        ["found", one.detail], ["check", make("code", one.check)], ["fabric", one.fabric], ["server", serverInFull(one)],
         ["hop", one.seq === null ? "" : one.seq.toLocaleString("en")], ["time (UTC)", one.time],
         ["message", one.address && make("code", one.address)],
       ]),
