@@ -264,6 +264,16 @@ def test_a_message_page_says_what_the_audit_found_and_what_to_do(site, tmp_path)
     assert "at pcp://late/server: lacks 0 and 3 more" in page
 
 
+def test_each_message_of_a_fork_leads_to_it(site, tmp_path):
+    audited = World()
+    other, name = address_in_sample("the other"), address_of(world.REPLY).hex()[:16]
+    audited.find("fork.shared_id", "pcp", other, detail=f"pcp://boss/controller: {other.hex()[:16]}, {name}")
+    audited.find("fork.cycle", "pcp", other, detail=f"pcp://{name}/controller: {other.hex()[:16]}")
+    page = ask(build(site, tables=audited.write(tmp_path / "out")), message(world.REPLY)).text
+    assert guide_to("fork.shared_id").title in page
+    assert guide_to("fork.cycle").meaning not in page, "a name that somebody chose"
+
+
 def test_notes_of_servers_are_not_shown_as_a_message(tmp_path):
     with world.open_writer(tmp_path / "a.journal", world.BROKER) as writer:
         writer.append([Observation(at_us=world.T0, stage=Stage.NOTED, message=NO_MESSAGE, reason=Reason.STOPPED)])

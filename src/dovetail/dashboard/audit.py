@@ -156,9 +156,13 @@ def _kind_of(outcome: str) -> str:
 
 
 def read_findings_about(root: Location, address: Address) -> list[Cause]:
-    """What the audit found about a message, the most severe first, by check."""
+    """What the audit found about a message, the most severe first, by check.
+
+    A fork is a finding of one of its messages; its detail lists the beginnings of all their addresses.
+    """
     here = ds.field("message") == pa.scalar(bytes(address), pa.binary())
-    rows, _ = read_worst(Tables.open(root), MAX_GROUPED, here)
+    named = pc.match_substring_regex(ds.field("detail"), f"(^|[:,] ){address.hex()[:16]}(,|$)")
+    rows, _ = read_worst(Tables.open(root), MAX_GROUPED, here | (pc.starts_with(ds.field("check"), "fork.") & named))
     checks: dict[str, Cause] = {}
     for row in rows.drop_columns("at").to_pylist():
         cause = checks.setdefault(row["check"], Cause(row["severity"], row))
