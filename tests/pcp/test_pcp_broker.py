@@ -396,12 +396,16 @@ def test_each_message_is_told_for_the_access_log():
     assert (told[0].sender, told[0].targets) == (A, (C,))
 
 
-def test_a_message_that_was_translated_is_told_as_routed():
+def test_a_message_to_several_or_translated_is_told_as_routed():
     world = World(logs_messages=True)
-    a, _ = world.associate("client_a", "controller"), world.connect_v2("client_b")
-    world.send(a, world.message(A, C))
-    (told,) = [event for event in world.events if isinstance(event, MessageHandled) and event.targets == (C,)]
-    assert (told.outcome, told.recipients) == ("routed", 1)
+    a = world.associate("client_a", "controller")
+    world.connect_v2("client_b")
+    for name in "xy":
+        world.associate(name, "other")
+    for target, recipients in ((C, 1), ("pcp://*/other", 2)):
+        world.send(a, world.message(A, target))
+        (told,) = [event for event in world.events if isinstance(event, MessageHandled) and event.targets == (target,)]
+        assert (told.outcome, told.recipients) == ("routed", recipients)
 
 
 def test_what_was_queued_is_told_again_when_it_has_its_outcome():

@@ -340,7 +340,7 @@ def test_all_queues_together_are_bounded():
     world.pause(b)
     for _ in range(50):
         world.send(a, world.message(A, B, expires=LATER))
-    assert world.broker.queued_bytes <= 10_000
+        assert world.broker.queued_bytes <= 10_000
 
 
 def test_the_brokers_own_messages_do_not_wait_for_a_later_session():
