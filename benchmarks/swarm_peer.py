@@ -26,6 +26,7 @@ import json
 import os
 import random
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -37,6 +38,7 @@ from pathlib import Path
 from dovetail.journal.journal import JournalOptions
 from dovetail.runtime.swarm_batches import UDP_GRO, BatchReceiver, BatchSender
 from dovetail.runtime.swarm_node import SwarmNode
+from dovetail.runtime.swarm_serve import serve_peer
 from dovetail.runtime.swarm_udp import MAX_DATAGRAM_BYTES, SOCKET_BUFFER_BYTES
 from dovetail.swarm.content import Content, MsgHash, Reference, encode_content, message_address
 from dovetail.swarm.packet import SwarmSigner, encode_packet
@@ -67,13 +69,21 @@ def run_peer(directory: str, durability: str, links: int) -> None:
     async def serve() -> None:
         options = JournalOptions(durability="full" if durability == "full" else "relaxed")
         peer_settings = PeerSettings(forward_links=max(links, 1), spare_links=2)
-        async with SwarmNode(SETTINGS, Path(directory), settings=peer_settings, journal_options=options) as node:
-            loop = asyncio.get_running_loop()
-            print(json.dumps({"endpoint": node.endpoints[0]}), flush=True)
-            while await loop.run_in_executor(None, sys.stdin.readline):
+        node = SwarmNode(SETTINGS, Path(directory), settings=peer_settings, journal_options=options)
+        answering: list[asyncio.Task[None]] = []
+
+        async def answer() -> None:
+            while await asyncio.to_thread(sys.stdin.readline):
                 status = node.status()
                 numbers = {"cpu": time.process_time(), "accepted": status.accepted, "refused": status.refused}
                 print(json.dumps(numbers | {"hops": node.journal.size}), flush=True)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        def on_ready(_: dict[str, object]) -> None:
+            print(json.dumps({"endpoint": node.endpoints[0]}), flush=True)
+            answering.append(asyncio.create_task(answer()))
+
+        await serve_peer(node, None, on_ready)
 
     asyncio.run(serve())
 

@@ -219,6 +219,15 @@ class Driver(Generic[E]):
         if self._inbox_bytes > self._max_inbox_bytes:
             self._hold_back()
 
+    def receive_all(self, datagrams: Sequence[bytes], link: LinkId) -> None:
+        """Receive datagrams of one sender, in order."""
+        self._inbox += [(data, link, False) for data in datagrams]
+        self._inbox_bytes += sum(map(len, datagrams)) + FRAME_BYTES * len(datagrams)
+        if not self._is_awaited:
+            self._plan()
+        if self._inbox_bytes > self._max_inbox_bytes:
+            self._hold_back()
+
     def call(self, action: Action) -> None:
         """Any other input, in order with the frames; an exception is logged and not propagated."""
         self._calls.append((len(self._inbox), action))

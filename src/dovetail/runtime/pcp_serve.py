@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import signal
 from collections.abc import Callable
@@ -19,10 +18,10 @@ from dovetail.runtime.hangup import hold_hangup, release_hangup
 from dovetail.runtime.journal_metrics import JournalCollector
 from dovetail.runtime.loop import stop_event, wait_unless_failed
 from dovetail.runtime.pcp_server import PcpServer
+from dovetail.runtime.process_memory import keep_memory
 from dovetail.tlog.keys import Signer
 
 RELOADED = ("rules", "types", "groups")
-_GC_THRESHOLDS = (50_000, 20, 100)
 
 log = logging.getLogger("dovetail.pcp")
 
@@ -94,9 +93,7 @@ async def _serve(
             first = max(0, journal.size - settings.restore_hops)
             server.broker.restore(journal.hops(first), now_us())
         await server.start()
-        gc.collect()
-        gc.freeze()  # what exists now stays; collections only look at what comes later
-        gc.set_threshold(*_GC_THRESHOLDS)
+        keep_memory()
         if read_settings is not None:
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload_rules, server, read_settings)
         release_hangup()

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from dovetail.runtime.loop import stop_event, wait_unless_failed
 from dovetail.runtime.metrics import MetricsServer
+from dovetail.runtime.process_memory import keep_memory
 from dovetail.runtime.swarm_control import CONTROL_FILE, ControlServer
 from dovetail.runtime.swarm_metrics import peer_registry
 from dovetail.runtime.swarm_node import SwarmNode
@@ -24,6 +25,7 @@ async def serve_peer(
             ready: dict[str, object] = {"server": node.peer.uri, "listen": node.endpoints}
             if metrics is not None:
                 ready["metrics_port"] = await server.start(*metrics)
+            keep_memory()
             on_ready(ready)
             await wait_unless_failed(stopped, node.failed)
         finally:

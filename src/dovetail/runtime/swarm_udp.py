@@ -148,11 +148,9 @@ class SwarmUdp:
     # -- sockets
 
     def _read(self, receiver: BatchReceiver) -> None:
-        receive, endpoints = self.driver.receive, self._endpoints
+        endpoints = self._endpoints
         for address, datagrams in receiver.receive(MAX_BATCH):
-            endpoint = endpoints.get(address) or self._name(address)
-            for data in datagrams:
-                receive(data, endpoint)
+            self.driver.receive_all(datagrams, endpoints.get(address) or self._name(address))
 
     def _name(self, address: SocketAddress) -> Endpoint:
         if len(self._endpoints) >= MAX_NAMES:

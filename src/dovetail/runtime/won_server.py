@@ -23,6 +23,7 @@ from dovetail.runtime.http import Reply
 from dovetail.runtime.link_metrics import LinkCollector
 from dovetail.runtime.loop import stop_event, wait_unless_failed
 from dovetail.runtime.metrics import MetricsServer
+from dovetail.runtime.process_memory import keep_memory
 from dovetail.runtime.server_health import add_remarks, is_well, judge_certificates
 from dovetail.runtime.tls import ClientTls, ServerTls
 from dovetail.runtime.websocket import Accept, Request, listen
@@ -212,6 +213,7 @@ async def serve_node(server: NodeServer, on_ready: Callable[[dict[str, object]],
         ready: dict[str, object] = {"server": server.node.uri, "port": await server.start()}
         if server.metrics_port is not None:
             ready["metrics_port"] = server.metrics_port
+        keep_memory()
         on_ready(ready)
         await wait_unless_failed(stopped, server.failed)
     finally:

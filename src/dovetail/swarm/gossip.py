@@ -79,7 +79,7 @@ class Gossip:
         self.outbox: list[tuple[Contact, bytes]] = []
 
     def note_accepted(self, age_ms: int, now: int) -> None:
-        """A message of this age was accepted: questions reach back as far for a while."""
+        """Messages were accepted, the oldest of this age: questions reach back as far for a while."""
         if age_ms >= self._late[0] or now - self._late[1] > LATE_MEMORY_US:
             self._late = (age_ms, now)
 

@@ -70,6 +70,7 @@ class Intake:
         entries, push_only, now_ms = dag.entries, dag.push_only, now // 1000
         admits, share = dag.room.admits, contact.share
         contact.delivered += len(messages)
+        accepted: list[Entry] = []
         relayed: list[Entry] = []
         for message in messages:
             address = address_of(message)
@@ -85,8 +86,13 @@ class Intake:
                 self._refuse(refusal, message, contact.endpoint, now)
                 continue
             entry.source = share
+            accepted.append(entry)
             if self._accept(entry, contact, now, now_ms):
                 relayed.append(entry)
+        if accepted:
+            self.accepted += len(accepted)
+            self._neighbours.note_accepted(contact, len(accepted))
+            self._repair.gossip.note_accepted(now_ms - min([entry.timestamp_ms for entry in accepted]), now)
         if relayed:
             self._relay(relayed, self._contacts.route_from(contact), now)
 
@@ -118,7 +124,6 @@ class Intake:
     def _accept(self, entry: Entry, contact: Contact, now: int, now_ms: int) -> bool:
         """Accept a new message from a contact; True if it should be relayed."""
         added = self._dag.add(entry)
-        self.accepted += 1
         self._events.append(
             Observation(
                 at_us=now,
@@ -132,8 +137,6 @@ class Intake:
         repair = self._repair
         age_ms = now_ms - entry.timestamp_ms
         want = repair.note_arrival(entry, age_ms, now)
-        self._neighbours.note_accepted(contact)
-        repair.gossip.note_accepted(age_ms, now)
         if self.has_application:
             self._events.append(Observation(at_us=now, stage=Stage.DELIVERED, message=entry.address))
             self._events.append(MessageAccepted(entry.address, decode_content(entry.raw), contact.uri, now))

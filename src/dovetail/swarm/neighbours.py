@@ -65,9 +65,9 @@ class Neighbours:
         self._contacts.pin(endpoint, now)
         self.due_us = now
 
-    def note_accepted(self, contact: Contact) -> None:
-        """A new message from this contact was accepted."""
-        self._accepted += 1
+    def note_accepted(self, contact: Contact, count: int) -> None:
+        """So many new messages from this contact were accepted."""
+        self._accepted += count
         contact.is_proven = contact.is_proven or contact.is_validated
 
     def receive(self, message: Hello | Answer, contact: Contact, now: int) -> None:

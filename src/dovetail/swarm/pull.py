@@ -170,10 +170,13 @@ class Wants:
 
     def resolve(self, msg_hash: MsgHash) -> Want | None:
         """Remove and return the want for a message that arrived, if any."""
+        if self._given_up:
+            self._given_up.pop(msg_hash, None)
+        if not self._wants:
+            return None
         want = self._wants.pop(msg_hash, None)
         if want is not None:
             self._release_slot(want)
-        self._given_up.pop(msg_hash, None)
         return want
 
     def collect(
