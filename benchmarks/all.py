@@ -96,10 +96,10 @@ class Part:
 
 def parts(rounds: int, seconds: float) -> list[Part]:
     pcp = ("benchmarks.pcp", "--json", "--rounds", str(rounds), "--seconds", str(seconds), "--connections", "2000")
-    journal = ("benchmarks.journal", "--json", "--rounds", str(rounds), "--seconds", "0.5")
+    journal = ("benchmarks.journal", "--json", "--rounds", str(3 * rounds), "--seconds", "0.5")
     verify = ("benchmarks.verify", "--json", "--rounds", str(rounds + 2))
-    swarm = ("benchmarks.swarm_peer", "--rounds", str(rounds + 2))
-    won = ("benchmarks.won", "--json", "--chains", "128", "--rounds", str(rounds + 2), "--length", "0")
+    swarm = ("benchmarks.swarm_peer", "--rounds", str(3 * rounds))
+    won = ("benchmarks.won", "--json", "--chains", "320", "--rounds", str(3 * rounds), "--length", "0")
     plain = ("benchmarks.pcp", "--json", "--rounds", "1", "--seconds", str(seconds), "--connections", "0")
     return [
         Part("pcp", pcp, "native"),

@@ -28,7 +28,7 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from benchmarks.scratch import make_parser, print_rows
+from benchmarks.scratch import describe_rounds, make_parser, print_rows
 from dovetail.journal.journal import Journal, JournalOptions
 from dovetail.journal.layout import encode_runs, pack_names
 from dovetail.journal.writer import JournalWriter
@@ -256,6 +256,7 @@ def compare(name: str, measured: list[dict[str, float]]) -> dict[str, object]:
         "hops/s": round(medians["rate"]),
         "floor hops/s": round(medians["floor"]),
         "of the floor": round(statistics.median(each["rate"] / each["floor"] for each in measured), 2),
+        "by round": describe_rounds(each["rate"] / each["floor"] for each in measured),
         "CPU us/hop": round(medians["cpu_us"], 3),
     }
     if "back to back" in medians:

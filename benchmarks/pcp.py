@@ -27,6 +27,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from operator import truediv
 from pathlib import Path
 
 from benchmarks.pcp_servers import (
@@ -39,6 +40,7 @@ from benchmarks.pcp_servers import (
     start_mosquitto,
     start_nats,
 )
+from benchmarks.scratch import describe_rounds
 
 MESSAGE_BYTES = 480
 PAUSE_SECONDS = 0.3  # until the server sees that the load has disconnected
@@ -87,6 +89,7 @@ def describe(workload: str, measured: dict[str, Measured]) -> Row:
                 row["without journal threads us"] = round(statistics.median(rounds.main_thread_us), 2)
             elif ours.costs_us:
                 row[f"of {name}"] = round(statistics.median(ours.costs_us) / cost, 2)
+                row[f"of {name}, by round"] = describe_rounds(map(truediv, ours.costs_us, rounds.costs_us))
                 row[f"rate of {name}"] = round(statistics.median(ours.rates) / statistics.median(rounds.rates), 2)
                 if name in REACH[workload]:
                     row[f"reach {name}"] = REACH[workload][name]

@@ -1,4 +1,4 @@
-"""What benchmarks share that need a directory to work in: their last options, the directory, printing as they go."""
+"""What benchmarks share: a directory to work in with its options, printing as they go, the figures of all rounds."""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 Row = dict[str, object]
+
+
+def describe_rounds(values: Iterable[float]) -> str:
+    """The figure of every round, in order of size: how far the median can be believed."""
+    return " ".join(f"{value:.3g}" if value < 1000 else f"{value:,.0f}" for value in sorted(values))
 
 
 def make_parser(description: str | None) -> argparse.ArgumentParser:

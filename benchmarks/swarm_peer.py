@@ -35,6 +35,7 @@ import time
 from operator import itemgetter
 from pathlib import Path
 
+from benchmarks.scratch import describe_rounds
 from dovetail.journal.journal import JournalOptions
 from dovetail.runtime.swarm_batches import UDP_GRO, BatchReceiver, BatchSender
 from dovetail.runtime.swarm_node import SwarmNode
@@ -244,10 +245,11 @@ def main() -> None:
         )
         for _ in range(arguments.rounds)
     ]
-    result = sorted(rounds, key=itemgetter("messages_per_second"))[len(rounds) // 2]
+    rate = itemgetter("messages_per_second")
+    result = sorted(rounds, key=rate)[len(rounds) // 2] | {"by round": describe_rounds(map(rate, rounds))}
     shown = {"links": arguments.links, "size": arguments.size, "mixed": arguments.mixed}
     shown |= {"one_by_one": arguments.one_by_one, "durability": arguments.durability}
-    print(json.dumps(shown | result))
+    print(json.dumps({**shown, **result}))
 
 
 if __name__ == "__main__":

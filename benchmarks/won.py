@@ -27,6 +27,7 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from benchmarks.scratch import describe_rounds
 from dovetail.keys import CertificateKind, Names, create_authority
 from dovetail.model.address import Address
 from dovetail.model.hop import Observation
@@ -351,7 +352,9 @@ def measure_all(options: argparse.Namespace) -> dict[str, object]:
     with tempfile.TemporaryDirectory() as name:
         floors, costs = asyncio.run(measure_loopback(Path(name), options.chains, options.rounds, options.conversations))
     result["loopback_us"] = statistics.median(costs)
-    result["loopback_ratio"] = statistics.median(c / f for f, c in zip(floors, costs, strict=True))
+    ratios = [cost / floor for floor, cost in zip(floors, costs, strict=True)]
+    result["loopback_ratio"] = statistics.median(ratios)
+    result["loopback_ratio by round"] = describe_rounds(ratios)
     with tempfile.TemporaryDirectory() as name:
         result["chains_per_second"] = asyncio.run(
             measure_processes(Path(name), options.chains * 2, options.conversations)

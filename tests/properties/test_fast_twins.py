@@ -3,8 +3,10 @@
 import hashlib
 import os
 import random
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -42,6 +44,12 @@ def outcome(function, *arguments):
 
 def test_every_twin_has_its_native_one():
     assert {name for name in dir(native) if not name.startswith("_")} == {*fast.TWINS, "VERSION"}
+
+
+def test_the_page_names_every_twin():
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "native.md"
+    rows = [line.split("|")[1] for line in page.read_text().splitlines() if line.startswith("| `")]
+    assert {name for row in rows for name in re.findall("`(.*?)`", row)} >= fast.TWINS.keys()
 
 
 def compare_commit(observations, recalled, names, new_names, *state):

@@ -321,7 +321,7 @@ class PcpServer(LinkHandler[LinkId]):
                     if connection is None:
                         continue  # refused or closed; the core was told
                     connection.write(frames)
-                    if connection.is_broken:  # by this write, or it would not be registered any more
+                    if connection.is_broken():  # by this write, or it would not be registered any more
                         self.driver.receive_paused(link, len(frames))
             elif isinstance(item, CloseLink):
                 self.metrics.closes.labels(str(item.code)).inc()

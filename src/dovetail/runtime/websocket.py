@@ -122,6 +122,7 @@ class Link(picows.WSListener):
         "_underlying",
         "_unsent",
         "id",
+        "is_broken",
         "lost_bytes",
         "write",
     )
@@ -234,11 +235,6 @@ class Link(picows.WSListener):
         """Bytes that the kernel has not taken yet; with TLS including those already encrypted."""
         return int(self._count_unsent())
 
-    @property
-    def is_broken(self) -> bool:
-        """True if writes go nowhere now."""
-        return bool(self._underlying.is_closing())
-
     def take_certificate(self) -> dict[str, Any] | None:
         """The peer's certificate, as `ssl` describes it. Clears the transport's copy, which takes 1 KiB."""
         kept: dict[str, Any] | None = self._underlying.get_extra_info("peercert")
@@ -259,7 +255,9 @@ class Link(picows.WSListener):
             self._underlying, "get_local_write_buffer_size", self._underlying.get_write_buffer_size
         )
         has_tls = self._underlying.get_extra_info("ssl_object") is not None
+        # both are called for every delivery; a link is broken if writes go nowhere now
         self.write = self._write_encrypted if has_tls else self._underlying.write
+        self.is_broken = self._underlying.is_closing
         # picows keeps both for the life of the connection; their headers take 2 KiB
         for exchanged in (transport.request, transport.response):
             exchanged.headers.clear()
@@ -352,7 +350,7 @@ class Link(picows.WSListener):
 
     def _await_room(self) -> None:
         """Poll, since nothing reports when the TLS buffer is empty."""
-        if self.is_broken or not self._is_full:
+        if self.is_broken() or not self._is_full:
             return
         if self.unsent_bytes:
             asyncio.get_running_loop().call_later(ROOM_CHECK_S, self._await_room)
