@@ -3,12 +3,14 @@ from pathlib import Path
 
 import pytest
 
+from dovetail import fast
 from dovetail.audit import jars
 from dovetail.audit.java import Java, Rejected
 from dovetail.site.doctor import Status, check_machine
 from dovetail.site.doctor.machine import (
     EARLIEST_SANE_TIME,
     check_descriptors,
+    check_fast,
     check_java,
     check_python,
     check_spark,
@@ -130,3 +132,14 @@ def test_time_server(state, status):
 def test_the_kernel_is_asked_without_harm():
     state = read_clock_state()
     assert state is None or (isinstance(state[0], bool) and state[1] >= 0)
+
+
+@pytest.mark.parametrize(
+    ("implementation", "said"), [("native", "in use: because"), ("python", "not in use: because;")]
+)
+def test_the_implementation_in_use_and_why(monkeypatch, implementation, said):
+    monkeypatch.setattr(fast, "IMPLEMENTATION", implementation)
+    monkeypatch.setattr(fast, "REASON", "because")
+    finding = check_fast()
+    assert finding.status is Status.OK
+    assert finding.detail.startswith(said)
