@@ -89,7 +89,8 @@ def describe(workload: str, measured: dict[str, Measured]) -> Row:
                 row["without journal threads us"] = round(statistics.median(rounds.main_thread_us), 2)
             elif ours.costs_us:
                 row[f"of {name}"] = round(statistics.median(ours.costs_us) / cost, 2)
-                row[f"of {name}, by round"] = describe_rounds(map(truediv, ours.costs_us, rounds.costs_us))
+                if len(rounds.costs_us) == len(ours.costs_us):  # neither missed a round
+                    row[f"of {name}, by round"] = describe_rounds(map(truediv, ours.costs_us, rounds.costs_us))
                 row[f"rate of {name}"] = round(statistics.median(ours.rates) / statistics.median(rounds.rates), 2)
                 if name in REACH[workload]:
                     row[f"reach {name}"] = REACH[workload][name]

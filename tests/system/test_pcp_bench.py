@@ -36,6 +36,14 @@ def test_a_row_names_what_was_lost_and_what_failed():
     }
 
 
+def test_a_row_has_the_ratio_of_every_round():
+    ours, peer = Measured(), Measured()
+    ours.costs_us, ours.main_thread_us, ours.rates = [9.0, 2.0, 4.0], [1.0, 1.0, 1.0], [10.0, 10.0, 10.0]
+    peer.costs_us, peer.rates = [6.0, 8.0, 8.0], [5.0, 5.0, 5.0]
+    row = describe("b4", {"dovetail": ours, "mosquitto": peer})
+    assert (row["of mosquitto"], row["of mosquitto, by round"]) == (0.5, "0.25 0.5 1.5")
+
+
 @needs_gcc
 def test_a_server_that_does_not_speak_websocket_is_named(tmp_path):
     process = subprocess.Popen([sys.executable, "-m", "http.server", "0", "--bind", "127.0.0.1"], **quiet())
