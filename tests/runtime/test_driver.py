@@ -486,6 +486,28 @@ def test_inbox_over_its_bound_stops_reading_until_it_is_fed():
     assert bench.transport.reading == [False, True]
 
 
+def test_datagrams_of_one_sender_are_received_as_each_would_be():
+    benches = (
+        Bench(PlainCore(), max_inbox_bytes=3 * (FRAME_BYTES + 5)),
+        Bench(PlainCore(), max_inbox_bytes=3 * (FRAME_BYTES + 5)),
+    )
+    seen = []
+    for bench, at_once in zip(benches, (True, False), strict=True):
+        for datagrams in ([b"1", b"22"], [b"12345"], [b"4", b"5"]):
+            if at_once:
+                bench.driver.receive_all(datagrams, "a")
+            else:
+                for data in datagrams:
+                    bench.driver.receive(data, "a")
+        seen.append(
+            (bench.driver.inbox_bytes, bench.driver.is_crowded, [*bench.transport.reading], len(bench.clock.soon))
+        )
+        bench.turn()
+    assert seen[0] == seen[1] == (5 * FRAME_BYTES + 10, True, [False], 1)
+    assert benches[0].core.fed == benches[1].core.fed
+    assert [data for data, _ in benches[0].core.fed] == [b"1", b"22", b"12345", b"4", b"5"]
+
+
 def test_calls_count_against_the_bound():
     bench = Bench(max_inbox_bytes=2 * CALL_BYTES)
     for _ in range(3):
@@ -616,6 +638,7 @@ def test_input_after_the_end_stays_bounded():
     bench.driver.fail(JournalError("gone"))
     for _ in range(1000):
         bench.driver.receive(b"0123456789", "a")
+        bench.driver.receive_all([b"0123456789"], "a")
     assert len(bench.driver._inbox) <= 10
     assert bench.transport.reading == [False]
 
