@@ -50,7 +50,7 @@ bench-swarm: setup ## proof of work beside openssl, one peer, and growth
 bench-audit: setup ## the audit beside DuckDB
 	@$(VENV)/bin/python -m benchmarks.audit
 
-bench-all: setup ## run the benchmarks and write docs/benchmarks.md (about 10 minutes)
+bench-all: setup ## run the benchmarks and write docs/benchmarks.md (about 15 minutes)
 	@$(VENV)/bin/python -m benchmarks.all
 
 soak: setup ## the long runs
