@@ -20,8 +20,8 @@ from msgspec import UNSET
 
 from dovetail.model.errors import RemoteProtocolError
 from dovetail.model.hop import Reason
-from dovetail.pcp.envelope import Envelope, Salvage, check_envelope, salvage
-from dovetail.pcp.strict_json import has_duplicate_key
+from dovetail.pcp.envelope import MAX_TARGETS, Envelope, Salvage, check_envelope, salvage
+from dovetail.pcp.strict_json import count_strings
 
 VERSION_1 = 1
 CHUNK_ENVELOPE = 1
@@ -35,6 +35,7 @@ _HEAD = struct.Struct(">BBi")
 _CHUNK = struct.Struct(">Bi")
 _decode_envelope = msgspec.json.Decoder(Envelope).decode
 _encoder = msgspec.json.Encoder()
+_MANY_STRINGS = MAX_TARGETS + 16  # all targets, and the rest of an envelope
 
 # Bytes of the shortest envelope without its values, {"id":"","message_type":"","expires":"","targets":[],"sender":""}
 _BARE = len('{"id":"","message_type":"","expires":"","targets":[],"sender":""}')
@@ -122,6 +123,9 @@ def _decode_chunks(message: bytes, end: int, document: bytes, envelope: Envelope
 
 def decode_envelope(document: bytes) -> Envelope:
     """Decode the JSON of an envelope: closed schema, no duplicate keys; raises RemoteProtocolError."""
+    if len(document) > _MANY_STRINGS and (strings := count_strings(document)) > _MANY_STRINGS:
+        detail = f"envelope: read {strings} strings, expected at most {_MANY_STRINGS}"
+        raise RemoteProtocolError(Reason.TOO_LARGE, detail)
     try:
         envelope = _decode_envelope(document)
     except msgspec.ValidationError as error:
@@ -139,7 +143,7 @@ def decode_envelope(document: bytes) -> Envelope:
     # A document exactly as long as its values need has no spaces, escapes or duplicate keys: no second look needed.
     if len(document) != needed:
         strings = 9 + len(targets) + (report is not UNSET) + 2 * (answered is not UNSET)
-        if has_duplicate_key(document, strings):
+        if count_strings(document) != strings:
             raise RemoteProtocolError(Reason.MALFORMED, "envelope: a key stands twice")
     return envelope
 

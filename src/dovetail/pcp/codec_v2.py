@@ -9,7 +9,7 @@ from dovetail.model.errors import RemoteProtocolError
 from dovetail.model.hop import Reason
 from dovetail.pcp.codec_v1 import MAX_MESSAGE_BYTES
 from dovetail.pcp.envelope import MessageV2, check_message_v2
-from dovetail.pcp.strict_json import MAX_NESTING, has_duplicate_key, is_nested_too_deep, is_utf8
+from dovetail.pcp.strict_json import MAX_NESTING, count_strings, is_nested_too_deep, is_utf8
 
 _decode = msgspec.json.Decoder(MessageV2).decode
 _encoder = msgspec.json.Encoder()
@@ -42,13 +42,11 @@ def _repeats_a_key(message: bytes, decoded: MessageV2) -> bool:
         if value is not UNSET:
             strings += 2
     if decoded.data is UNSET:
-        return has_duplicate_key(message, strings)
+        return count_strings(message) != strings
     data = bytes(decoded.data)
-    escapes = data.count(b"\\")
-    if escapes and message.count(b"\\") == escapes:
-        # Only the payload has backslashes: the quotation marks outside it can be counted without a second parse.
+    if message.count(b"\\") == data.count(b"\\"):  # the usual case, without a copy: only the payload has any
         return message.count(b'"') - data.count(b'"') != 2 * (strings + 1)
-    return has_duplicate_key(message, strings + 1 + data.count(b'"') // 2)
+    return count_strings(message) - count_strings(data) != strings + 1
 
 
 def encode_message(message: MessageV2) -> bytes:

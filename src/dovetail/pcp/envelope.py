@@ -16,6 +16,7 @@ from dovetail.pcp.uri import is_uri
 T = TypeVar("T")
 
 MAX_TARGETS = 100_000
+MAX_SALVAGED_BYTES = 64 * 1024
 _HEX_TO_ZERO = bytes.maketrans(b"123456789abcdefABCDEF", b"0" * 21)
 _UUID_OF_ZEROS = b"00000000-0000-0000-0000-000000000000"
 UUID_CHARS = len(_UUID_OF_ZEROS)
@@ -53,7 +54,7 @@ class Salvage(NamedTuple):
 
 
 def salvage(document: bytes) -> Salvage:
-    """Those of id, type and targets that can be read from the JSON of an envelope or v2 message."""
+    """Those of id, type and targets that can be read from the JSON of an envelope or v2 message, and are not huge."""
     try:
         fields = msgspec.json.decode(document, type=dict[str, msgspec.Raw])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -70,7 +71,8 @@ def salvage(document: bytes) -> Salvage:
 
 def _read_field(fields: dict[str, msgspec.Raw], name: str, kind: type[T]) -> T | None:
     try:
-        return msgspec.json.decode(fields[name], type=kind)
+        raw = fields[name]
+        return None if memoryview(raw).nbytes > MAX_SALVAGED_BYTES else msgspec.json.decode(raw, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, KeyError):
         return None
 

@@ -75,7 +75,7 @@ def read_request(message_type: str, content: bytes | None) -> tuple[PatternSet, 
         raise RemoteProtocolError(Reason.UNKNOWN_REQUEST, "the broker has no task for this")
     try:
         request = decode_inventory_request(content)
-        return PatternSet(request.query), request.subscribe
+        return PatternSet(request.query), request.subscribe is True
     except ValueError as error:
         raise RemoteProtocolError(Reason.INVALID_SCHEMA, str(error)) from None
 

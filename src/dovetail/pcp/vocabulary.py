@@ -6,7 +6,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from dovetail.model.hop import Stage
-from dovetail.pcp.strict_json import decode_strict
+from dovetail.pcp.strict_json import count_strings
 from dovetail.pcp.uri import BROKER_URIS
 
 PREFIX = "http://puppetlabs.com/"
@@ -22,6 +22,10 @@ UNAUTHORIZED = PREFIX + "unauthorized"
 VERSION_ERROR = PREFIX + "version_error"
 REFUSALS_SAMPLED = "dovetail:refusals_sampled"  # to itself: refusals that are not journaled one by one
 RULES_CHANGED = "dovetail:rules_changed"  # the broker to itself, so that the journal shows which rules decided
+
+MAX_INVENTORY_REQUEST_BYTES = 1024 * 1024
+MAX_SUBSCRIPTION_BYTES = 16 * 1024
+"""The patterns of a subscription stay in memory as long as its connection is open."""
 
 _OUTCOMES = frozenset({Stage.DELIVERED, Stage.REDELIVERED, Stage.UNDELIVERABLE, Stage.EXPIRED})
 
@@ -57,7 +61,7 @@ class InventoryRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Data of an inventory request."""
 
     query: list[str]
-    subscribe: bool = False
+    subscribe: bool | UnsetType = UNSET
 
 
 class InventoryResponse(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -114,4 +118,14 @@ def decode_inventory_request(content: bytes | None) -> InventoryRequest:
     """Decode the data of an inventory request; ValueError says what is wrong."""
     if content is None:
         raise ValueError("no data")
-    return decode_strict(content, _inventory_decoder)
+    if len(content) > MAX_INVENTORY_REQUEST_BYTES:
+        raise ValueError(f"read {len(content)} bytes, expected at most {MAX_INVENTORY_REQUEST_BYTES}")
+    try:
+        request = _inventory_decoder.decode(content)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ValueError(str(error)) from None
+    if count_strings(content) != 1 + len(request.query) + (request.subscribe is not UNSET):
+        raise ValueError("a key stands twice")
+    if request.subscribe is True and len(content) > MAX_SUBSCRIPTION_BYTES:
+        raise ValueError(f"read {len(content)} bytes, expected at most {MAX_SUBSCRIPTION_BYTES} of a subscription")
+    return request
