@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from dovetail.runtime import key_fetches
 from dovetail.runtime.addresses import AddressGuard, AddressRefused
 from dovetail.runtime.key_fetches import KeyFetches
 from dovetail.runtime.tls import ClientTls, client_context, server_context
@@ -123,14 +124,55 @@ def test_one_at_a_time_per_host_and_hosts_beside_each_other(tmp_path):
             slow.is_open.clear()
             fetching = fetches(site, LOCAL)
             waiting = [
-                asyncio.ensure_future(fetching.fetch(f"https://localhost:{slow_port}/atom/{number}"))
-                for number in range(5)
+                asyncio.ensure_future(fetching.fetch(f"https://{host}:{slow_port}/atom"))
+                for host in ("localhost", "LocalHost", "a@localhost", "b@localhost", "localhost")
             ]
             assert await fetching.fetch(f"https://localhost:{other_port}/x") == b"key"
             slow.is_open.set()
             assert await asyncio.gather(*waiting) == [b"key"] * 5
             assert (slow.most, slow.count, other.count) == (1, 5, 1)
             assert fetching._hosts == {}
+
+    run(tmp_path, scenario)
+
+
+def test_a_host_that_never_answers_takes_neither_memory_nor_turns_for_ever(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(key_fetches, "MAX_WAITING", 8)
+    monkeypatch.setattr(key_fetches, "MAX_WAITING_PER_HOST", 6)
+    monkeypatch.setattr(key_fetches, "WAIT_S", 0.2)
+
+    async def scenario(site: Site, tls: ssl.SSLContext) -> None:
+        async with serving(OK, tls) as (slow, slow_port), serving(OK, tls) as (_, other_port):
+            slow.is_open.clear()
+            fetching = fetches(site, LOCAL)
+            names = [f"https://localhost:{slow_port}/atom/{number}" for number in range(100)]
+            waiting = [asyncio.ensure_future(fetching.fetch(name)) for name in names]
+            assert await asyncio.gather(*waiting[1:]) == [None] * 99, "refused at once, or after having waited in vain"
+            assert await fetching.fetch(f"https://localhost:{other_port}/x") == b"key"
+            slow.is_open.set()
+            assert await waiting[0] == b"key"
+            assert slow.count == 1
+            assert fetching._hosts == {}
+
+    run(tmp_path, scenario)
+    assert "too many fetches wait" in caplog.text
+
+
+def test_hosts_that_never_answer_are_bounded_together(tmp_path, monkeypatch):
+    monkeypatch.setattr(key_fetches, "MAX_WAITING", 3)
+
+    async def scenario(site: Site, tls: ssl.SSLContext) -> None:
+        async with serving(OK, tls) as (slow, port):
+            slow.is_open.clear()
+            fetching = fetches(site, LOCAL)
+            names = [
+                f"https://{host}:{port}/x" for host in ("localhost", "127.0.0.1", "localhost", "127.0.0.1", "[::1]")
+            ]
+            waiting = [asyncio.ensure_future(fetching.fetch(name)) for name in names]
+            assert await asyncio.gather(*waiting[3:]) == [None] * 2
+            assert len(fetching._hosts) == 2
+            slow.is_open.set()
+            assert await asyncio.gather(*waiting[:3]) == [b"key"] * 3
 
     run(tmp_path, scenario)
 
@@ -143,6 +185,11 @@ def test_one_at_a_time_per_host_and_hosts_beside_each_other(tmp_path):
         *((each, False) for each in ("127.0.0.1", "::1", "10.1.2.3", "192.168.1.1", "172.16.0.1", "169.254.169.254")),
         *((each, False) for each in ("fe80::1%eth0", "fd00::1", "0.0.0.0", "::", "224.0.0.1", "::ffff:127.0.0.1")),
         *((each, False) for each in ("100.64.0.1", "::ffff:10.0.0.1", "255.255.255.255")),
+        *(
+            (each, False)
+            for each in ("64:ff9b::7f00:1", "64:ff9b:1::5db8:d822", "2002:a01:203::1", "::7f00:1", "fec0::1")
+        ),
+        *((each, True) for each in ("64:ff9b::5db8:d822", "::ffff:93.184.216.34")),
     ],
 )
 def test_addresses_that_are_not_public(address, allowed):

@@ -7,6 +7,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
+from dovetail.runtime import metrics
 from dovetail.runtime.metrics import MetricsServer
 from system.pcp_raw import RawClient
 from system.pcp_site import broker, scrape
@@ -71,5 +72,27 @@ def test_a_request_without_end_is_dropped():
             assert await asyncio.wait_for(reader.read(), 10) == b""
         writer.close()
         await server.stop()
+
+    asyncio.run(scenario())
+
+
+def test_connections_are_bounded_and_dropped_at_the_end(monkeypatch):
+    monkeypatch.setattr(metrics, "MAX_CONNECTIONS", 5)
+    monkeypatch.setattr(metrics, "REQUEST_TIMEOUT_S", 600)
+
+    async def scenario() -> None:
+        server = MetricsServer(CollectorRegistry(), lambda: "ok")
+        port = await server.start("127.0.0.1", 0)
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(20)]
+        assert await scrape(port, "/healthz") == (200, "ok\n")
+        for reader, writer in silent[:15]:
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b"", "dropped for a later one"
+            writer.close()
+        await server.stop()
+        for reader, writer in silent[15:]:
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b"", "dropped at the end"
+            writer.close()
 
     asyncio.run(scenario())

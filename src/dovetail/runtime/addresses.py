@@ -15,6 +15,9 @@ from urllib.parse import urlsplit
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 _LOOPBACK = (ipaddress.ip_network("127.0.0.0/8"), ipaddress.ip_network("::1/128"))
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+_LOCAL_NAT64 = ipaddress.ip_network("64:ff9b:1::/48")
+_COMPATIBLE = ipaddress.ip_network("::/96")
 
 
 class AddressRefused(OSError):
@@ -50,8 +53,19 @@ class AddressGuard:
     def is_allowed(self, address: str) -> bool:
         """True if an address is public, or in one of the networks."""
         ip = ipaddress.ip_address(address.partition("%")[0])
-        if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped is not None:
-            ip = ip.ipv4_mapped
         if any(ip.version == network.version and ip in network for network in self._networks):
             return True
+        if isinstance(ip, ipaddress.IPv6Address):
+            inside = _address_inside(ip)
+            if inside is not None:
+                return self.is_allowed(str(inside))
+            if ip.is_site_local or ip in _LOCAL_NAT64:
+                return False
         return ip.is_global and not ip.is_multicast
+
+
+def _address_inside(ip: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
+    """The IPv4 address that the kernel or a gateway would send to."""
+    if ip in _NAT64 or ip in _COMPATIBLE:
+        return ipaddress.IPv4Address(int(ip) & 0xFFFF_FFFF)
+    return ip.ipv4_mapped or ip.sixtofour

@@ -1,13 +1,13 @@
 """Prometheus `/metrics` and `/healthz` over a tiny HTTP server; shared by all fabrics.
 
 A server passes a registry and a function that returns its health (`server_health`): `ok`, or why not. Only GET and HEAD
-of the two paths are answered; requests are limited in size and time, and every response closes its connection.
+of the two paths are answered; connections are limited in number, requests in size and time, and every response closes
+its connection.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import platform
 from collections.abc import Callable, Iterator
@@ -24,6 +24,8 @@ from dovetail.runtime.listening import listening
 from dovetail.runtime.server_health import is_well
 
 MAX_REQUEST_BYTES = 8_192
+MAX_CONNECTIONS = 64
+"""Open at once; for one more, the oldest is dropped."""
 REQUEST_TIMEOUT_S = 5.0
 log = logging.getLogger("dovetail.metrics")
 
@@ -68,6 +70,7 @@ class MetricsServer:
         self._health = health
         registry.register(_HealthOf(health))
         self._server: asyncio.Server | None = None
+        self._open: dict[asyncio.StreamWriter, None] = {}
 
     async def start(self, host: str, port: int) -> int:
         """Listen; returns the port, which is assigned if 0 was given."""
@@ -78,25 +81,30 @@ class MetricsServer:
         return bound
 
     async def stop(self) -> None:
-        """Stop listening. Idempotent."""
+        """Stop listening and drop the open connections. Idempotent."""
         if self._server is not None:
             self._server.close()
+            for writer in tuple(self._open):
+                writer.transport.abort()
             await self._server.wait_closed()
             self._server = None
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._open) >= MAX_CONNECTIONS:
+            next(iter(self._open)).transport.abort()
+        self._open[writer] = None
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 head = await reader.readuntil(b"\r\n\r\n")
             writer.write(self._respond(head))
-            async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                await writer.drain()
-        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError, ConnectionError):
-            pass  # the client has gone, or does not speak HTTP
-        finally:
             writer.close()
-            with contextlib.suppress(ConnectionError):
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 await writer.wait_closed()
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError, ConnectionError):
+            pass  # the client has gone, does not read, or does not speak HTTP
+        finally:
+            self._open.pop(writer, None)
+            writer.transport.abort()
 
     def _respond(self, head: bytes) -> bytes:
         words = head.split(b"\r\n", 1)[0].split(b" ")
