@@ -13,7 +13,7 @@ from aiofastnet.ssl_transport import SSLTransport_Socket
 
 from dovetail.keys import CertificateKind, Names
 from dovetail.model.errors import ConnectFailed
-from dovetail.runtime.acceptor import Acceptor, HandshakeLimits
+from dovetail.runtime.acceptor import Acceptor, HandshakeLimits, host_of
 from dovetail.runtime.http import Reply
 from dovetail.runtime.limits import Limits
 from dovetail.runtime.tls import ServerTls, client_context
@@ -467,3 +467,19 @@ def test_giving_up_leaves_no_socket_behind(tmp_path, silence, how):
         asyncio.run(scenario())
         gc.collect()
     assert [str(each.message) for each in told] == []
+
+
+@pytest.mark.parametrize(
+    ("address", "host"),
+    [
+        (("192.0.2.7", 50_000), "192.0.2.7"),
+        (("2001:db8:1:2:aaaa::1", 50_000, 0, 0), "2001:db8:1:2::/64"),
+        (("2001:db8:1:2:ffff:ffff:ffff:ffff", 50_000, 0, 0), "2001:db8:1:2::/64"),
+        (("2001:db8:1:3::", 50_000, 0, 0), "2001:db8:1:3::/64"),
+        (("::ffff:192.0.2.7", 50_000, 0, 0), "192.0.2.7"),
+        (("fe80::1%eth0", 50_000, 0, 2), "fe80::/64"),
+        ("", "unknown"),
+    ],
+)
+def test_all_addresses_that_one_host_may_have_share_its_limits(address, host):
+    assert host_of(address) == host

@@ -84,7 +84,7 @@ class PcpSettings(LinkMemory, msgspec.Struct, frozen=True, kw_only=True, forbid_
         64 * 1024 * 1024
     )
     max_connections: Annotated[Count, Meta(description="more are refused with 503 before the upgrade")] = 100_000
-    max_connections_per_address: Annotated[Count, Meta(description="connections from one address")] = 10_000
+    max_connections_per_address: Annotated[Count, Meta(description="connections from one address or IPv6 /64")] = 10_000
     client_messages_per_s: Annotated[
         Count, Meta(description="frames per second from one certificate; above that it is read more slowly")
     ] = 10_000

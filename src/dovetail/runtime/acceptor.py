@@ -4,14 +4,15 @@ A connection is in its handshake from `accept` until it is a link or answered: T
 handshake has a time limit, and their number is limited: over the limit, the oldest of the address that has most of them
 is dropped once it is a second old, since an honest one finishes quickly. A waiting connection is cheap. TLS work, which
 costs memory and time, starts only when the peer has sent its hello, with its own limits on rate and number. Addresses
-take turns in it: one address that sends thousands of hellos only delays itself. Connections that cannot be accepted
-stay in the kernel's queue. A failed handshake is one line in the log; over 20 per second they are summed up.
+take turns in it: one address that sends thousands of hellos only delays itself. All of an IPv6 /64 counts as one
+address, since one host may have them all. Connections that cannot be accepted stay in the kernel's queue. A failed handshake is one line in the log; over 20 per second they are summed up.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import ipaddress
 import logging
 import socket
 import ssl
@@ -229,5 +230,11 @@ def format_address(address: Any) -> str:
 
 
 def host_of(address: Any) -> str:
-    """Host of a socket's address."""
-    return str(address[0]) if isinstance(address, tuple) else "unknown"
+    """Whose connection it is, for limits: the host of a socket's address, of IPv6 the network that one host may have."""
+    if not isinstance(address, tuple):
+        return "unknown"
+    host = str(address[0]).partition("%")[0]
+    if ":" not in host:
+        return host
+    ip = ipaddress.IPv6Address(host)
+    return str(ip.ipv4_mapped or ipaddress.IPv6Network((int(ip) >> 64 << 64, 64)))

@@ -31,7 +31,7 @@ class WonSettings(LinkMemory, msgspec.Struct, frozen=True, kw_only=True, forbid_
     ] = 64
     max_links: Annotated[int, Meta(ge=1, description="open links of owners and nodes")] = 4096
     max_links_per_address: Annotated[
-        int, Meta(ge=1, description="links from one address; more are refused with 503 before the upgrade")
+        int, Meta(ge=1, description="links from one address or IPv6 /64; more are refused with 503 before the upgrade")
     ] = 1024
     max_held_frames: Annotated[int, Meta(ge=1, le=65536, description="frames of one link waiting for a key")] = 256
     max_held_bytes: Annotated[
