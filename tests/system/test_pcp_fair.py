@@ -9,7 +9,9 @@ import pytest
 
 from dovetail.keys.authority import load_certificate
 from dovetail.model.hop import Reason, Stage
+from dovetail.pcp.session import Mount, Session
 from dovetail.pcp.settings import ALLOW_ALL, PcpSettings, Rule
+from dovetail.pcp.vocabulary import INVENTORY_REQUEST
 from dovetail.runtime import pcp_server
 from dovetail.runtime.pcp_server import TURN_MESSAGES, PcpServer
 from system.pcp_raw import Closed, RawClient, Refused
@@ -70,6 +72,26 @@ def test_who_sends_faster_than_its_rate_is_read_more_slowly_and_named(tmp_path, 
 
     asyncio.run(scenario())
     assert sum("client slowed down certificate=busy peer=127.0.0.1:" in line for line in caplog.messages) == 1
+
+
+@pytest.mark.parametrize("is_asking", [True, False], ids=["inventory", "targets"])
+def test_long_lists_count_as_many_messages(tmp_path, is_asking):
+    site = Site(tmp_path)
+
+    async def scenario() -> None:
+        async with broker(client_messages_per_s=1_000, max_connections=500, **site.settings) as server:
+            others = [Session(f"fake {number}", None, Mount(1, None), 0) for number in range(400)]
+            for number, session in enumerate(others):
+                server.broker.registry.add(f"pcp://other{number}/agent", session)
+            busy = await RawClient.associate(server.port, "pcp://busy/agent", site.client("busy"))
+            for _ in range(6 * TURN_MESSAGES):
+                if is_asking:
+                    busy.send_v1(INVENTORY_REQUEST, ["pcp:///server"], b'{"query":["pcp://other1/*","pcp://*/agent"]}')
+                else:
+                    busy.send_v1("http://example.com/x", [f"pcp://nobody{number}/agent" for number in range(401)])
+            await until(lambda: server.rates.slowed["busy"] > 0)
+
+    asyncio.run(scenario())
 
 
 def test_connections_of_one_address_are_limited():

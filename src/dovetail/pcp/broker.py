@@ -22,7 +22,7 @@ from dovetail.pcp.codec_v1 import decode_frame
 from dovetail.pcp.codec_v2 import decode_message, encode_message
 from dovetail.pcp.decision import Answer, Associate, Decider, Deliver, Expire, Refuse
 from dovetail.pcp.delivery import GIVEN_UP, Delivery
-from dovetail.pcp.events import Event, SessionEnded, SessionOpened, SlowConsumerFound
+from dovetail.pcp.events import Event, LongListHandled, SessionEnded, SessionOpened, SlowConsumerFound
 from dovetail.pcp.frame_template import make_template, match_template
 from dovetail.pcp.idle_timers import Timeouts
 from dovetail.pcp.inventory import CONNECTED, DISCONNECTED, Changes, Registry, read_request
@@ -46,6 +46,8 @@ from dovetail.pcp.vocabulary import (
     CLOSE_SUPERSEDED,
     RULES_CHANGED,
 )
+
+LONG_LIST = 64
 
 
 class Broker:
@@ -241,6 +243,8 @@ class Broker:
         envelope = frame.envelope
         targets, expires_us = envelope.targets, frame.expires_us
         wants_report = envelope.destination_report is True
+        if len(targets) > LONG_LIST:
+            self._outbound.events.append(LongListHandled(connection=session.connection, entries=len(targets)))
         decision = self._decide(
             session, envelope.sender, envelope.message_type, targets, expires_us, self._latest_expired_us
         )
@@ -360,7 +364,10 @@ class Broker:
             self._changes.subscribe(session, patterns)
         else:
             self._changes.unsubscribe(session)
-        self._replies.inventory(session, message.id, self.registry.expand(patterns.patterns), now)
+        uris = self.registry.expand(patterns.patterns)
+        if len(uris) > LONG_LIST:
+            self._outbound.events.append(LongListHandled(connection=session.connection, entries=len(uris)))
+        self._replies.inventory(session, message.id, uris, now)
 
     # Refusals, and notices to senders
 

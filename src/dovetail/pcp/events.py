@@ -62,4 +62,14 @@ class ClientRefused:
     detail: str
 
 
-Event = Observation | SessionOpened | SessionEnded | SlowConsumerFound | MessageHandled | ClientRefused
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LongListHandled:
+    """A message named, or asked for, this many clients: it took the work of many messages."""
+
+    connection: LinkId
+    entries: int
+
+
+Event = (
+    Observation | SessionOpened | SessionEnded | SlowConsumerFound | MessageHandled | ClientRefused | LongListHandled
+)

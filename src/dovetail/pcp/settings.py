@@ -86,7 +86,11 @@ class PcpSettings(LinkMemory, msgspec.Struct, frozen=True, kw_only=True, forbid_
     max_connections: Annotated[Count, Meta(description="more are refused with 503 before the upgrade")] = 100_000
     max_connections_per_address: Annotated[Count, Meta(description="connections from one address or IPv6 /64")] = 10_000
     client_messages_per_s: Annotated[
-        Count, Meta(description="frames per second from one certificate; above that it is read more slowly")
+        Count,
+        Meta(
+            description="frames per second from one certificate; above that it is read more slowly; four entries of a"
+            " long list of targets, or of an inventory it asks for, count as one"
+        ),
     ] = 10_000
     client_bytes_per_s: Annotated[Bytes, Meta(description="bytes per second from one certificate")] = 64 * 1024 * 1024
     association_timeout_ms: Annotated[Milliseconds, Meta(description="time limit for associating, v1")] = 30_000

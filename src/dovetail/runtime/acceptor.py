@@ -5,7 +5,8 @@ handshake has a time limit, and their number is limited: over the limit, the old
 is dropped once it is a second old, since an honest one finishes quickly. A waiting connection is cheap. TLS work, which
 costs memory and time, starts only when the peer has sent its hello, with its own limits on rate and number. Addresses
 take turns in it: one address that sends thousands of hellos only delays itself. All of an IPv6 /64 counts as one
-address, since one host may have them all. Connections that cannot be accepted stay in the kernel's queue. A failed handshake is one line in the log; over 20 per second they are summed up.
+address, since one host may have them all. Connections that cannot be accepted stay in the kernel's queue. A failed
+handshake is one line in the log; over 20 per second they are summed up.
 """
 
 from __future__ import annotations
@@ -230,7 +231,7 @@ def format_address(address: Any) -> str:
 
 
 def host_of(address: Any) -> str:
-    """Whose connection it is, for limits: the host of a socket's address, of IPv6 the network that one host may have."""
+    """Whose connection it is, for limits: the host of a socket's address; for IPv6 the /64 that a host may have."""
     if not isinstance(address, tuple):
         return "unknown"
     host = str(address[0]).partition("%")[0]

@@ -41,6 +41,12 @@ class Rates:
         if not client.links:
             del self._clients[name]
 
+    def owe(self, name: str, messages: float) -> None:
+        """A message took the work of this many more: the next charge counts them."""
+        client = self._clients.get(name)
+        if client is not None:
+            client.messages -= messages
+
     def charge(self, name: str, messages: int, size: int, now_s: float) -> float:
         """Charge a client for what it sent; returns for how many seconds it must not be read."""
         client = self._clients[name]

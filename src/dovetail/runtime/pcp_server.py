@@ -20,7 +20,15 @@ from dovetail.model.errors import ConfigError, DovetailError
 from dovetail.model.hop import Observation, Reason
 from dovetail.model.wire import CloseLink, LinkId, Outgoing, SendFrames
 from dovetail.pcp.broker import Broker
-from dovetail.pcp.events import ClientRefused, Event, MessageHandled, SessionEnded, SessionOpened, SlowConsumerFound
+from dovetail.pcp.events import (
+    ClientRefused,
+    Event,
+    LongListHandled,
+    MessageHandled,
+    SessionEnded,
+    SessionOpened,
+    SlowConsumerFound,
+)
 from dovetail.pcp.session import parse_mount
 from dovetail.pcp.settings import PcpSettings, check_settings
 from dovetail.pcp.vocabulary import (
@@ -51,6 +59,8 @@ DRAIN_CHECK_S = 0.02
 MAX_UNASSOCIATED_BYTES = 64 * 1024
 TURN_MESSAGES = 64
 TURN_BYTES = 64 * 1024
+ENTRIES_PER_MESSAGE = 4
+"""How many targets of a message, or entries of an inventory, take the work of one more message."""
 
 log = logging.getLogger("dovetail.pcp")
 
@@ -351,6 +361,9 @@ class PcpServer(LinkHandler[LinkId]):
                 case SlowConsumerFound(uri=uri, queued_bytes=size):
                     self.metrics.count_slow(uri)
                     log.warning("slow consumer uri=%s queued_bytes=%d", uri, size)
+                case LongListHandled(connection=connection, entries=entries):
+                    if connection in self._clients:
+                        self.rates.owe(self._clients[connection][0], entries / ENTRIES_PER_MESSAGE)
                 case ClientRefused(connection=connection, uri=uri, reason=reason, detail=detail):
                     link = self._connections.get(connection)
                     self.metrics.refused_clients.labels(reason.value).inc()
