@@ -35,6 +35,23 @@ def test_above_the_rate_refusals_are_noted_by_their_number():
         (A, 8, {Reason.UNSUPPORTED_VERSION.value: 7, Reason.SENDER_MISMATCH.value: 1})
     ]
     assert dict(world.broker.sampled_refusals) == notes(world)[0]["reasons"]
+    envelope, content = world.replies(a)[-1]
+    assert "in-reply-to" not in envelope
+    assert content == {
+        "description": "8 more messages refused within a second: 1 sender_mismatch, 7 unsupported_version"
+    }
+    assert (len(world.received[a]), len(world.received[b])) == (4, 1)
+
+
+def test_who_has_gone_is_told_nothing():
+    world = World(refusals_per_s=1)
+    a = world.associate("client_a")
+    for _ in range(3):
+        world.send(a, b"rubbish!")
+    world.close(a)
+    world.pass_time(1_100)
+    assert [note["count"] for note in notes(world)] == [2]
+    assert len(world.received[a]) == 1
 
 
 def test_after_a_second_refusals_are_handled_in_full_again():

@@ -2,7 +2,8 @@
 
 Otherwise a client could fill the journal with garbage. So in each second only a limited number of refusals per client,
 and of all together, is handled in full. The rest is neither answered nor observed individually: at the end of the
-second the broker notes in the journal how many messages of whom it refused, their bytes and the reasons.
+second the broker notes in the journal how many messages of whom it refused, their bytes and the reasons, and tells each
+sender in one error message.
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ OTHERS = "others"
 class _Client:
     """The refusals of one client in this second: how many, and those that are only counted."""
 
-    __slots__ = ("bytes", "count", "skipped")
+    __slots__ = ("bytes", "count", "session", "skipped")
 
     def __init__(self) -> None:
+        self.session: Session
         self.count = 0
         self.bytes = 0
         self.skipped: Counter[str] = Counter()
@@ -97,6 +99,10 @@ class Refusals:
             skipped = [(uri, client) for uri, client in self._clients.items() if client.skipped]
             for uri, client in skipped[:MAX_NOTED_CLIENTS]:
                 self._write(uri, client.bytes, client.skipped, now)
+                if not client.session.is_closing:
+                    reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(client.skipped.items()))
+                    detail = f"{client.skipped.total()} more messages refused within a second: {reasons}"
+                    self._replies.refuse(client.session, None, detail, now)
             if len(skipped) > MAX_NOTED_CLIENTS:
                 rest = [client for _, client in skipped[MAX_NOTED_CLIENTS:]]
                 self._write(
@@ -119,6 +125,7 @@ class Refusals:
         client = self._clients.get(uri)
         if client is None:
             client = self._clients[uri] = _Client()
+        client.session = session
         client.count += 1
         self._count += 1
         if client.count <= self._per_client and self._count <= self._in_all:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import operator
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -62,7 +63,8 @@ def _count_levels(bits: bytes) -> int:
     bits += b"0" * (-len(bits) % 8)
     packed = int(bits, 2).to_bytes(len(bits) // 8)
     before = itertools.accumulate(memoryview(packed.translate(_SUMS)).cast("b"), initial=0)
-    return max(map(operator.add, before, packed.translate(_PEAKS)))
+    levels: Iterator[int] = map(operator.add, before, packed.translate(_PEAKS))
+    return max(levels)
 
 
 def _drop_escapes(document: bytes) -> bytes:
