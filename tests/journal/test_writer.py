@@ -368,3 +368,20 @@ def test_only_the_owner_may_read_a_journal_and_what_lies_beside_it(tmp_path):
             assert folder.stat().st_mode & 0o777 == 0o700
     finally:
         os.umask(before)
+
+
+@pytest.mark.parametrize("suffix", [".lock", ".mark"])
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_a_name_beside_the_journal_that_leads_elsewhere_is_refused(tmp_path, suffix, kind):
+    path = tmp_path / "journal.db"
+    with open_writer(path) as writer:
+        writer.append([observe(b"m")])
+    beside = path.with_name(path.name + suffix)
+    beside.unlink()
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"precious")
+    os.mkfifo(beside) if kind == "pipe" else beside.symlink_to(victim)
+    with pytest.raises(JournalError, match=beside.name):
+        open_writer(path)
+    assert verify_journal(path).is_intact is (suffix == ".lock")
+    assert victim.read_bytes() == b"precious"

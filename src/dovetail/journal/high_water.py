@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from dovetail.keys.files import PRIVATE_MODE
+from dovetail.journal.durable_file import open_beside
 from dovetail.tlog.keys import Verifier
 
 SUFFIX = ".mark"
@@ -92,8 +92,7 @@ class MarkFile:
     @classmethod
     def open(cls, journal: Path, verifier: Verifier) -> Self:
         """Open or create the mark of a journal; the caller has compared the two."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        descriptor = os.open(mark_path(journal), flags, PRIVATE_MODE)
+        descriptor = open_beside(mark_path(journal), os.O_RDWR | os.O_CREAT)
         key = _key_of(verifier)
         return cls(descriptor, key, [mark or Mark() for mark in _read_slots(journal, key)])
 
@@ -149,7 +148,7 @@ class MarkFile:
 
 def _read_slots(journal: Path, key: bytes) -> list[Mark | None]:
     try:
-        with mark_path(journal).open("rb") as file:
+        with open(open_beside(mark_path(journal), os.O_RDONLY), "rb") as file:  # noqa: PTH123
             data = file.read(SLOTS * SLOT_BYTES)
     except OSError:
         data = b""

@@ -33,7 +33,7 @@ from dovetail.journal.database import (
     prepare_writer,
     translate,
 )
-from dovetail.journal.durable_file import sync_directory
+from dovetail.journal.durable_file import open_beside, sync_directory
 from dovetail.journal.encoding import Entries, hash_entries
 from dovetail.journal.high_water import MarkFile, mark_path
 from dovetail.journal.layout import crc32
@@ -460,7 +460,7 @@ def _without_bytes(row: MessageRow) -> StoredMessage:
 def take_lock(path: Path) -> int:
     """Take a lock that the system releases when the process ends, however it ends."""
     lock_path = path.with_name(path.name + ".lock")
-    lock = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_MODE)
+    lock = open_beside(lock_path, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
