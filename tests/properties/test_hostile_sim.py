@@ -20,7 +20,7 @@ from dovetail.model.hop import Reason, Stage
 from dovetail.sim import won_scenario
 from dovetail.sim.disk import JournalFolder
 from dovetail.sim.pcp_scenario import BROKER, MESSAGE_TYPE, PcpScenario, client_uri
-from dovetail.sim.scenario import GRACE_US, Setting, run_scenario
+from dovetail.sim.scenario import Setting, run_scenario
 from dovetail.sim.swarm_scenario import SwarmScenario
 from dovetail.sim.world import SECOND_US, World
 from dovetail.swarm.peer import Peer
@@ -28,12 +28,10 @@ from dovetail.swarm.peer import Peer
 SOAK_SEEDS = int(os.environ.get("DOVETAIL_SOAK_SEEDS", "3000"))
 HOUR_US = 3600 * SECOND_US
 WAITING = 2_000
-SLOW_REPAIR_US = 600 * SECOND_US
-"""With small tables, inventions that honest peers relay take room until they are given up."""
 
 
-def run(scenario, seed, *, places, seconds, faults="all=1", grace_us=GRACE_US):
-    setting = Setting(places=places, duration_us=int(seconds * SECOND_US), is_hostile=True, grace_us=grace_us)
+def run(scenario, seed, *, places, seconds, faults="all=1"):
+    setting = Setting(places=places, duration_us=int(seconds * SECOND_US), is_hostile=True)
     return run_scenario(scenario, seed, setting=setting, faults=faults)
 
 
@@ -82,8 +80,8 @@ def test_peers_with_tiny_limits_converge_among_liars(seed):
 
 
 @pytest.mark.exhaustive
-def test_inventions_that_honest_peers_relay_delay_repair_but_do_not_prevent_it():
-    report = run("swarm", 226, places=4, seconds=2, faults="all=2", grace_us=SLOW_REPAIR_US)
+def test_inventions_that_honest_peers_relay_do_not_keep_out_what_exists():
+    report = run("swarm", 226, places=4, seconds=2, faults="all=2")
     assert (report.findings, report.is_settled) == ([], True)
 
 
@@ -99,16 +97,12 @@ def test_the_tiny_limits_of_those_peers_are_reached():
 
 @pytest.mark.soak
 @pytest.mark.parametrize(
-    ("scenario", "places", "share", "faults", "grace_us"),
-    [
-        ("pcp", 4, 1, "all=2", GRACE_US),
-        ("swarm", 4, 30, "all=2", SLOW_REPAIR_US),
-        ("won", 3, 30, "all=2,outage", GRACE_US),
-    ],
+    ("scenario", "places", "share", "faults"),
+    [("pcp", 4, 1, "all=2"), ("swarm", 4, 30, "all=2"), ("won", 3, 30, "all=2,outage")],
 )
-def test_thousands_of_hostile_seeds(scenario, places, share, faults, grace_us):
+def test_thousands_of_hostile_seeds(scenario, places, share, faults):
     for seed in range(SOAK_SEEDS // share):
-        report = run(scenario, seed, places=places, seconds=2, faults=faults, grace_us=grace_us)
+        report = run(scenario, seed, places=places, seconds=2, faults=faults)
         assert report.findings == [], seed
 
 

@@ -10,6 +10,7 @@ from dovetail.swarm.pull import (
     FIRST_DELAY_US,
     MAX_ATTEMPTS,
     MAX_RETRY_US,
+    QUICK_ATTEMPTS,
     RETRY_US,
     SOURCES,
     Wants,
@@ -73,6 +74,20 @@ def test_a_peer_that_invents_hashes_crowds_out_only_itself():
         for number in range(15):
             wants.add(bytes([source, number]), f"peer {source}", NOW)
     assert len(wants) == 80
+
+
+def test_what_was_asked_for_often_in_vain_gives_way_to_what_the_same_source_names_next():
+    wants = Wants(8 * SOURCES)
+    for number in range(8):
+        wants.add(b"invented %d" % number, "relay", NOW, delay_us=0)
+    now = NOW
+    for _ in range(QUICK_ATTEMPTS - 1):
+        collect(wants, now)
+        now += RETRY_US
+    assert not wants.add(b"real", "relay", now)
+    collect(wants, now)
+    assert wants.add(b"real", "relay", now)
+    assert (b"invented 0" in wants, b"invented 1" in wants, len(wants)) == (False, True, 8)
 
 
 def test_one_datagram_per_peer_at_a_time():

@@ -5,9 +5,10 @@ shape of the graph (reading 8). A want is delayed a little, since a message that
 peer that named the hash is asked, then others, one at a time, at growing intervals, `MAX_ATTEMPTS` times. After that it
 is given up and remembered for a while, so that references that can never be resolved cost a bounded number of
 datagrams. Wants are bounded in total, and to a quarter of that for one source. When all room is taken, the source with
-the most gives way to those with fewer, its newest want first, so peers that invent hashes displace only their own. All
-endpoints that have not proved their address count as one source. What is not wanted for lack of room is found again by
-time-range pulls.
+the most gives way to those with fewer, its newest want first, so peers that invent hashes displace only their own.
+Where a source's own room is taken, its oldest want gives way once it was asked for in vain so often that it is probably
+an invention: one that honest peers relay would otherwise keep out for minutes what does exist. All endpoints that have
+not proved their address count as one source. What is not wanted for lack of room is found again by time-range pulls.
 """
 
 from __future__ import annotations
@@ -146,13 +147,19 @@ class Wants:
         return len(self._per_source.get(source, ())) + min(most, MAX_HASHES_SENT) <= most
 
     def _make_room(self, source: Endpoint) -> bool:
-        """Make room for one more hash from this source, dropping the newest of the largest source if need be.
+        """Make room for one more hash from this source, if need be by dropping one of it or of the largest source.
 
         False if there is no room.
         """
-        held = len(self._per_source.get(source, ()))
+        named = self._per_source.get(source, {})
+        held = len(named)
         if held >= self._max_per_source:
-            return False
+            oldest = next(iter(named), None)
+            if oldest is None or self._wants[oldest].attempts < QUICK_ATTEMPTS:
+                return False
+            self.crowded_out += 1
+            self._release_slot(self._wants.pop(oldest))
+            return True
         if len(self._wants) >= self._max_wanted:
             most = max(self._per_source.values(), key=len)
             if len(most) <= held + 1:
