@@ -95,7 +95,7 @@ def test_a_node_with_a_copied_key_is_told_of_in_the_log_of_both(tmp_path, caplog
             async with node(tmp_path / "b", a.endpoints[0]) as b:
                 assert a.peer.uri == b.peer.uri
                 places = {a.endpoints[0], b.endpoints[0]}
-                await eventually(lambda: all(f"at {place}, uses the key" in caplog.text for place in places))
+                await eventually(lambda: all(f"at {place}, uses this peer's key" in caplog.text for place in places))
                 assert a.status().refused.keys() == b.status().refused.keys() == {"duplicate_identity"}
 
     asyncio.run(run())
