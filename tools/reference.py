@@ -122,7 +122,7 @@ def error_tree(
             isinstance(child, type)
             and name == child.__name__
             and issubclass(child, errors.DovetailError)
-            and child.__base__ is error
+            and error in child.__bases__
         ):
             yield from error_tree(child, error)
 

@@ -24,7 +24,7 @@ _HOMES = {
     "journal.verify": "Verdict",
     "model.errors": (
         "AuditError Closed ConfigError ConnectFailed DovetailError JournalError KeyFileError Missed MissingExtra "
-        "NotAllowed NotDelivered ReceiptError TimedOut UsageError"
+        "NotAllowed NotDelivered ReceiptError ResourceBusy TimedOut UsageError"
     ),
     "receipt.proof": "Proof",
     "won.integrity": "LogFinding",

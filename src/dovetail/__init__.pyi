@@ -77,6 +77,9 @@ from dovetail.model.errors import (
     ReceiptError as ReceiptError,
 )
 from dovetail.model.errors import (
+    ResourceBusy as ResourceBusy,
+)
+from dovetail.model.errors import (
     TimedOut as TimedOut,
 )
 from dovetail.model.errors import (

@@ -9,10 +9,10 @@ Each client has an event loop in its own thread, which ends with the `with` bloc
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial, wraps
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, Protocol, Self, TypeVar, cast
 
 from anyio.from_thread import start_blocking_portal
 
@@ -26,12 +26,15 @@ from dovetail.model.errors import Closed
 if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Sequence
+    from pathlib import Path
 
     from anyio.from_thread import BlockingPortal
 
-    from dovetail.api.swarm import Progress
-    from dovetail.api.values import Message, Sent
+    from dovetail.api.swarm import Evidence, Gap, Progress
+    from dovetail.api.values import Message, Presence, Sent
     from dovetail.api.won import ConversationLog
+    from dovetail.model.errors import Missed
+    from dovetail.swarm.settings import SwarmSettings
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -51,8 +54,8 @@ C = TypeVar("C", bound=_Receiver)
 class Twin(Generic[C]):
     """A client whose calls block instead of being awaited. Use it with `with`."""
 
-    def __init__(self, make: Callable[[], C]) -> None:
-        self._make = make
+    def __init__(self, made: C) -> None:
+        self._made = made
         self._stack = contextlib.ExitStack()
         self._portal: BlockingPortal | None = None
         self._client: C | None = None
@@ -60,8 +63,7 @@ class Twin(Generic[C]):
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
             self._portal = stack.enter_context(start_blocking_portal("asyncio"))
-            client = self._portal.call(_in_loop(self._make))
-            self._client = stack.enter_context(self._portal.wrap_async_context_manager(client))
+            self._client = stack.enter_context(self._portal.wrap_async_context_manager(self._made))
             self._stack = stack.pop_all()
         return self
 
@@ -76,7 +78,8 @@ class Twin(Generic[C]):
         return self._run(partial(self._open.receive, timeout))
 
     def __iter__(self) -> Iterator[Message]:
-        """Messages as they arrive, until the client is closed."""
+        """Messages as they arrive, until the client is closed; raises Missed if some arrived too fast to be read."""
+        _ = self._open
         with contextlib.suppress(Closed):
             while True:
                 yield self.receive()
@@ -88,13 +91,51 @@ class Twin(Generic[C]):
         return self._client
 
     def _run(self, work: Callable[[], Awaitable[T]]) -> T:
+        return self._running.call(work)
+
+    @property
+    def _running(self) -> BlockingPortal:
         if self._portal is None:
             raise Closed("the client is not connected: use `with`")
-        return self._portal.call(work)
+        return self._portal
+
+    def _each(self, items: AsyncIterator[T]) -> Iterator[T]:
+        """The items of an asynchronous generator, which ends with the iteration or the client."""
+
+        async def following() -> T | object:
+            return await anext(items, _END)
+
+        try:
+            while (item := self._run(following)) is not _END:
+                yield cast("T", item)
+        finally:
+            if self._client is not None:
+                self._run(items.aclose)  # type: ignore[attr-defined]  # always a generator
+
+
+_END = object()
+
+
+class Asked(NamedTuple):
+    """A message that wants a reply."""
+
+    sent: Sent
+    reply: Callable[[], Message]
+    """Waits for the first reply; raises TimedOut when the lifetime is over."""
 
 
 class PcpClient(Twin[_PcpClient]):
     """A client of a broker."""
+
+    @property
+    def url(self) -> str:
+        """The broker's URL."""
+        return self._made.url
+
+    @property
+    def identity(self) -> str:
+        """The client's own URI."""
+        return self._made.identity
 
     def send(
         self,
@@ -112,6 +153,13 @@ class PcpClient(Twin[_PcpClient]):
         """Send a message and wait for the first reply to it."""
         return self._run(partial(self._open.request, to, data, type=type, ttl=ttl))
 
+    @contextlib.contextmanager
+    def asking(self, to: str, data: Any = None, *, type: str = "text", ttl: float = 30) -> Iterator[Asked]:
+        """Send a message that wants a reply: `sent` has its outcome, `reply()` waits for the answer."""
+        asking = self._open.asking(to, data, type=type, ttl=ttl)
+        with self._running.wrap_async_context_manager(asking) as asked:
+            yield Asked(asked.sent, partial(self._run, asked.reply))
+
     def reply(self, message: Message, data: Any = None, *, type: str | None = None) -> Sent:
         """Answer a message."""
         return self._run(partial(message.reply, data, type=type))
@@ -120,9 +168,57 @@ class PcpClient(Twin[_PcpClient]):
         """The connected clients."""
         return self._run(partial(self._open.inventory, *patterns))
 
+    def watch(self, *patterns: str) -> Iterator[Presence]:
+        """The connected clients, then each connect and disconnect; continues after a reconnect."""
+        return self._each(self._open.watch(*patterns))
+
 
 class WonClient(Twin[_WonClient]):
     """The owner of an atom."""
+
+    @classmethod
+    def create(
+        cls,
+        node: str,
+        home: Path | str,
+        *,
+        name: str | None = None,
+        sockets: Sequence[str] = (DEFAULT_SOCKET,),
+        content: bytes | None = None,
+        authority: Path | str | None = None,
+        wait: float = 0,
+        timeout: float = 20,
+    ) -> WonClient:
+        """A new atom at a node, with its own key in `home`; returns its client, not connected yet."""
+        make = partial(_WonClient.create, node, home, name=name, sockets=sockets, content=content)
+        with start_blocking_portal("asyncio") as portal:
+            return cls(portal.call(partial(make, authority=authority, wait=wait, timeout=timeout)))
+
+    @classmethod
+    def create_further(cls, first: Path | str, home: Path | str, *, wait: float = 0, timeout: float = 20) -> WonClient:
+        """A further client of the atom whose owner's directory is `first`, with the same key in `home`."""
+        with start_blocking_portal("asyncio") as portal:
+            return cls(portal.call(partial(_WonClient.create_further, first, home, wait=wait, timeout=timeout)))
+
+    @property
+    def atom(self) -> str:
+        """The atom's URI."""
+        return self._made.atom
+
+    @property
+    def sockets(self) -> tuple[str, ...]:
+        """The URIs that others connect to."""
+        return self._made.sockets
+
+    @property
+    def node(self) -> str:
+        """The node's URI."""
+        return self._made.node
+
+    @property
+    def created(self) -> Sent | None:
+        """The outcome of creating the atom, if `create` returned this client."""
+        return self._made.created
 
     def send(self, to: str, data: str, *, socket: str = DEFAULT_SOCKET, forward: Sequence[str] = ()) -> Sent:
         """Send text on a connection; waits until both nodes have stored it."""
@@ -170,11 +266,36 @@ class WonClient(Twin[_WonClient]):
 
 
 class SwarmPeer(Twin[_SwarmPeer]):
-    """A running peer of a swarm."""
+    """A peer of a swarm: one that runs here, by `join`, or one in another process."""
+
+    @classmethod
+    def join(
+        cls,
+        settings: SwarmSettings | Path | str,
+        directory: Path | str,
+        *,
+        listen: Sequence[str] = ("127.0.0.1:0",),
+        bootstrap: Sequence[str] = (),
+    ) -> SwarmPeer:
+        """A peer that runs in this process; `settings` is the agreement of the swarm, or its file."""
+        return cls(_SwarmPeer.join(settings, directory, listen=listen, bootstrap=bootstrap))
+
+    @property
+    def endpoints(self) -> list[str]:
+        """Where other peers can reach a peer of this process."""
+        return self._made.endpoints
+
+    def linked(self, timeout: float | None = None) -> None:
+        """Wait until a peer of this process knows another one; raises TimedOut if none answers in time."""
+        self._run(partial(self._open.linked, timeout))
 
     def publish(self, data: bytes | str, *, ttl_epochs: int = 60, progress: Progress | None = None) -> Sent:
         """Do the proof of work, journal the message and push it."""
         return self._run(partial(self._open.publish, data, ttl_epochs=ttl_epochs, progress=progress))
+
+    def events(self, since: dt.datetime | None = None) -> Iterator[Message | Gap | Evidence | Missed]:
+        """All messages and gaps; with `since`, the unexpired ones from that time come first."""
+        return self._each(self._open.events(since))
 
     def query(self, start: dt.datetime, end: dt.datetime | None = None) -> list[Message]:
         """The unexpired messages of this period."""
@@ -190,17 +311,10 @@ def _waiting(make: Callable[P, object]) -> Callable[P, Any]:
     def connect(*args: P.args, **options: P.kwargs) -> Any:
         made = make(*args, **options)
         twin = next(twin for kind, twin in _TWINS if isinstance(made, kind))
-        return twin(lambda: made)
+        return twin(made)
 
     connect.__doc__ = "The same client as `dovetail.connect` gives, for programs without asyncio; `with` it."
     return connect
-
-
-def _in_loop(make: Callable[[], T]) -> Callable[[], Awaitable[T]]:
-    async def run() -> T:
-        return make()
-
-    return run
 
 
 _TWINS: tuple[tuple[type, Any], ...] = ((_PcpClient, PcpClient), (_WonClient, WonClient), (_SwarmPeer, SwarmPeer))

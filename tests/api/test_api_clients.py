@@ -145,6 +145,49 @@ def test_the_sync_twin(site):
         ann.send(BEN, "too late")
 
 
+def test_the_sync_twin_asks_and_watches(site):
+    before = threading.enumerate()
+    with dovetail.sync.connect(site.url, BEN) as ben, dovetail.sync.connect(site.url, ANN) as ann:
+        assert (ann.url, ann.identity) == (site.url, ANN)
+        with ann.asking(BEN, 7) as asked:
+            assert asked.sent.ok
+            ben.reply(ben.receive(timeout=10), 8)
+            assert asked.reply().data == 8
+        seen = ann.watch("pcp://*/agent")
+        assert [next(seen), next(seen)] == [(ANN, True), (BEN, True)]
+        seen.close()
+        assert list(zip(range(2), ann.watch("pcp://*/agent"), strict=False)) == [(0, (ANN, True)), (1, (BEN, True))]
+    assert threading.enumerate() == before
+
+
+def test_the_sync_twin_runs_a_peer(tmp_path):
+    (tmp_path / "swarm.toml").write_text('name = "twin"\nwork = 1000\n')
+    before = threading.enumerate()
+    with dovetail.sync.SwarmPeer.join(tmp_path / "swarm.toml", tmp_path / "a") as ann:
+        settings = tmp_path / "swarm.toml"
+        with dovetail.sync.SwarmPeer.join(settings, tmp_path / "b", bootstrap=ann.endpoints) as ben:
+            ben.linked(timeout=30)
+            sent = ann.publish("ship in sight")
+            begun = dt.datetime.now(dt.UTC) - dt.timedelta(minutes=1)
+            assert (
+                next(each for each in ben.events(begun) if isinstance(each, dovetail.Message)).address == sent.address
+            )
+    assert threading.enumerate() == before
+
+
+def test_a_second_client_of_the_same_name_is_named(site):
+    async def work():
+        async with site.connect(ANN) as first, site.connect(BEN) as ben:
+            waiting = asyncio.create_task(first.request(BEN, "x"))
+            await ben.receive(timeout=10)
+            async with site.connect(ANN):
+                with pytest.raises(dovetail.NotDelivered, match=f"another client connected as {ANN}") as raised:
+                    await waiting
+                assert raised.value.retriable
+
+    run(work())
+
+
 def test_won(site):
     async def work():
         async with site.connect("won:ann") as ann, site.connect("won:ben") as ben:
@@ -174,12 +217,13 @@ def test_an_atom_is_created_changed_and_deleted_and_its_log_checked(site, tmp_pa
     made = run(dovetail.WonClient.create(node, home, name="eve", content=b'<> <https://schema.org/name> "Eve" .'))
     assert made.created.ok
     with dovetail.sync.connect(node, home) as eve:
+        assert (eve.atom, eve.node, eve.sockets) == (made.atom, node, made.sockets)
         assert b'"Eve"' in eve.log(offline=True).trig()
         assert eve.replace(["chat", "news"]).ok
         assert eve.deactivate().ok
         assert eve.open(f"{made.atom}#news").outcome == "rejected"
         assert eve.activate().ok
-    further = run(dovetail.WonClient.create_further(home, tmp_path / "phone"))
+    further = dovetail.sync.WonClient.create_further(home, tmp_path / "phone")
     assert (further.atom, further.created) == (made.atom, None)
     assert further.sockets == (f"{made.atom}#chat", f"{made.atom}#news"), "as replaced"
     with dovetail.sync.connect(node, tmp_path / "phone") as phone:

@@ -58,7 +58,12 @@ def port_of(site):
 WITHOUT = {
     "scheme": (lambda s, p: dovetail.connect("gopher://x", "y"), dovetail.DovetailError),
     "no identity": (lambda s, p: dovetail.connect(s.url), dovetail.UsageError),
-    "bad identity": (lambda s, p: started(lambda: dovetail.connect(s.url, "nobody")), dovetail.DovetailError),
+    "bad identity": (lambda s, p: dovetail.connect(s.url, "nobody"), dovetail.UsageError),
+    "no such version": (lambda s, p: dovetail.connect(s.url, ANN, protocol=3), dovetail.UsageError),
+    "another version": (
+        lambda s, p: started(lambda: dovetail.connect(s.url, ANN, protocol=2)),
+        dovetail.ConnectFailed,
+    ),
     "no host": (lambda s, p: dovetail.connect("ws://", ANN), dovetail.UsageError),
     "no such port": (lambda s, p: dovetail.connect("ws://127.0.0.1:99999/pcp", ANN), dovetail.UsageError),
     "no such host": (
@@ -152,27 +157,28 @@ def test_without_what_it_needs(site, place, name, tmp_path, monkeypatch):
 
 
 CONNECTED = {
-    "target": (ANN, lambda ann: ann.send("nobody", "x")),
-    "data": (ANN, lambda ann: ann.send(ANN, object())),
-    "lifetime": (ANN, lambda ann: ann.send(ANN, "x", ttl=-1)),
-    "no target": (ANN, lambda ann: ann.send([], "x")),
-    "nobody there": (ANN, lambda ann: ann.request("pcp://b/agent", "x")),
-    "asked": (ANN, lambda ann: ann.request("b", "x")),
-    "pattern": (ANN, lambda ann: ann.inventory("nonsense")),
-    "time": (ANN, lambda ann: ann.receive(0.01)),
-    "payload": ("swarm:ann", lambda ann: ann.publish("x" * 100_000)),
-    "epochs": ("swarm:ann", lambda ann: ann.publish("x", ttl_epochs=-1)),
-    "time of a peer": ("swarm:ann", lambda ann: ann.receive(0.01)),
+    "target": (ANN, lambda ann: ann.send("nobody", "x"), dovetail.UsageError),
+    "data": (ANN, lambda ann: ann.send(ANN, object()), dovetail.UsageError),
+    "lifetime": (ANN, lambda ann: ann.send(ANN, "x", ttl=-1), dovetail.UsageError),
+    "no target": (ANN, lambda ann: ann.send([], "x"), dovetail.UsageError),
+    "nobody there": (ANN, lambda ann: ann.request("pcp://b/agent", "x"), dovetail.NotDelivered),
+    "asked": (ANN, lambda ann: ann.request("b", "x"), dovetail.UsageError),
+    "pattern": (ANN, lambda ann: ann.inventory("nonsense"), dovetail.UsageError),
+    "watched": (ANN, lambda ann: first(ann.watch("nonsense")), dovetail.UsageError),
+    "time": (ANN, lambda ann: ann.receive(0.01), dovetail.TimedOut),
+    "payload": ("swarm:ann", lambda ann: ann.publish("x" * 100_000), dovetail.UsageError),
+    "epochs": ("swarm:ann", lambda ann: ann.publish("x", ttl_epochs=-1), dovetail.DovetailError),
+    "time of a peer": ("swarm:ann", lambda ann: ann.receive(0.01), dovetail.TimedOut),
 }
 
 
 @pytest.mark.parametrize("name", CONNECTED)
 def test_a_connected_client_says_what_it_does_not_take(site, name):
-    identity, call = CONNECTED[name]
+    identity, call, kind = CONNECTED[name]
 
     async def work():
         async with site.connect(identity) as client:
-            with pytest.raises(dovetail.DovetailError) as raised:
+            with pytest.raises(kind) as raised:
                 (await call(client)).raise_for_outcome()
             return raised.value
 

@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import inspect
 import subprocess
 import sys
 import types
@@ -84,6 +85,27 @@ def test_one_tree_of_errors():
         assert error.__module__ == errors.__name__
         assert isinstance(error.retriable, bool)
     assert issubclass(dovetail.TimedOut, TimeoutError)
+
+
+def test_every_error_is_in_the_reference():
+    page = (SOURCE.parents[1] / "docs" / "reference" / "errors.md").read_text()
+    names = [name for name, kind in vars(errors).items() if isinstance(kind, type) and kind.__name__ == name]
+    raised = {name for name in names if issubclass(vars(errors)[name], Exception)}
+    assert {name for name in raised if f"| `{name}` |" not in page} == set()
+
+
+def parameters_of(method):
+    return [str(parameter) for parameter in inspect.signature(method).parameters.values()]
+
+
+@pytest.mark.parametrize("name", ["PcpClient", "WonClient", "SwarmPeer"])
+def test_the_twin_has_every_call_with_the_same_parameters(name):
+    client, twin = getattr(dovetail, name), getattr(dovetail.sync, name)
+    public = {each for each in dir(client) if not each.startswith("_")}
+    assert public - set(dir(twin)) == set()
+    for each in public:
+        if callable(getattr(client, each)):
+            assert parameters_of(getattr(twin, each)) == parameters_of(getattr(client, each)), each
 
 
 def test_a_missing_package_says_what_to_install():

@@ -143,11 +143,35 @@ def test_reconnects_with_full_jitter_that_doubles_up_to_a_bound():
     assert delays == [100, 200, 400, 800, 1600, 2500, 2500, 2500]
 
 
-def test_an_association_resets_the_backoff():
+def delays_between_losses(code: int) -> list[int]:
+    """Milliseconds until the next attempt, for a client that is let in each time and then loses its link."""
     client = associated()
+    delays = []
+    for _ in range(4):
+        client.receive_closed(link_of(client), NOW, code, "superseded")
+        (lost,) = [event for event in client.events() if isinstance(event, Disconnected)]
+        delays.append((lost.retry_us - NOW) // 1000)
+        client.handle_timer(lost.retry_us)
+        opened(client)
+        (request,) = frames(client)
+        take(client, from_broker(PREFIX + "associate_response", {"id": read_v1(request)[0]["id"], "success": True}))
+    return delays
+
+
+def test_a_loss_after_an_association_resets_the_backoff():
+    assert delays_between_losses(1006) == [100, 100, 100, 100]
+
+
+def test_two_clients_with_one_uri_do_not_throw_each_other_out_for_ever():
+    assert delays_between_losses(4000) == [100, 200, 400, 800]
+
+
+def test_a_request_of_a_superseded_client_fails_with_the_reason():
+    client = associated()
+    send(client, awaits_reply=True)
     client.receive_closed(link_of(client), NOW, 4000, "superseded")
-    (lost,) = client.events()
-    assert lost.retry_us == NOW + 100_000
+    failed, lost = client.events()
+    assert failed.detail == lost.detail == f"another client connected as {ME}"
 
 
 def test_reply_answers_its_request_once():

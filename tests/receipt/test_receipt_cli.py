@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
+import dovetail
 from dovetail.cli.main import Noun, load_noun, report
 from dovetail.fabrics import address_text
 from dovetail.journal.writer import JournalWriter
@@ -71,6 +72,7 @@ def test_build_then_verify(receipt, trust, tmp_path, fabric):
     assert verified.code == 0
     assert "commits to this" in verified.out
     assert "not proven:" in verified.out
+    assert verified.out.split("\n", 1)[1] == f"{dovetail.Receipt.load(path).verify(trust=trust)}\n"
     described = json.loads(receipt("verify", tmp_path / "receipt.json", "--trust", trust, "--json").out)
     assert described["valid"] is True
     assert described["fabric"] == fabric

@@ -12,8 +12,9 @@ from dovetail.api.receiving import Receiving
 from dovetail.api.values import TLS, Message, Outcome, Presence, Sent, moment
 from dovetail.model.address import address_of
 from dovetail.model.errors import Closed, ConnectFailed, DovetailError, NotAllowed, TimedOut, UsageError
+from dovetail.pcp.client import BROKEN_RULES
 from dovetail.pcp.client_events import FailureKind, Incoming
-from dovetail.pcp.uri import BROKER_URIS
+from dovetail.pcp.uri import BROKER_URIS, parse_uri
 from dovetail.runtime import pcp_client
 from dovetail.runtime.clock import now_us
 from dovetail.runtime.http import is_url
@@ -35,6 +36,15 @@ def check_url(url: str) -> None:
     """Raise UsageError unless this is the URL of a broker."""
     if not is_url(url, "ws", "wss"):
         raise UsageError(f"{url[:80]!r} is not the URL of a broker, such as wss://host:8142/pcp")
+
+
+def check_uris(uris: Sequence[str]) -> None:
+    """Raise UsageError unless these are URIs, or patterns, of clients of a broker."""
+    for uri in uris:
+        try:
+            parse_uri(uri)
+        except ValueError as error:
+            raise UsageError(str(error)) from None
 
 
 class Asked(NamedTuple):
@@ -62,6 +72,9 @@ class PcpClient(Receiving):
         timeout: float = 10,
     ) -> None:
         check_url(url)
+        check_uris([identity])
+        if protocol not in (1, 2):
+            raise UsageError(f"protocol version {protocol}, expected 1 or 2")
         context = None
         self._tls = tls or TLS()
         if url.startswith("wss:"):
@@ -96,6 +109,9 @@ class PcpClient(Receiving):
             raise ConnectFailed(self.url, f"did not answer within {max(self._timeout_s, self._wait_s):g} s") from None
         except BaseException as error:
             await self._wire.__aexit__(None, None, None)
+            if isinstance(error, ConnectFailed) and error.reason.startswith(BROKEN_RULES):
+                why = f"{error.reason}; is this its path for version {self._version}?"
+                raise ConnectFailed(self.url, why) from None
             if isinstance(error, ConnectFailed) and error.reason.endswith(CLOSED) and self._tls.certificate:
                 refusal = guess_refusal(self._tls.certificate, self._tls.authority)
                 raise ConnectFailed(self.url, f"{error.reason}; {refusal}") from None
@@ -163,6 +179,7 @@ class PcpClient(Receiving):
 
     async def inventory(self, *patterns: str) -> list[str]:
         """The connected clients that match any of the patterns; all without patterns."""
+        check_uris(patterns)
         try:
             return await self._wire.inventory(*(patterns or ("pcp://*/*",)))
         except PcpRequestError as error:
@@ -172,6 +189,7 @@ class PcpClient(Receiving):
 
     async def watch(self, *patterns: str) -> AsyncIterator[Presence]:
         """The connected clients, then each connect and disconnect; continues after a reconnect."""
+        check_uris(patterns)
         try:
             async with contextlib.aclosing(self._wire.subscribe(*(patterns or ("pcp://*/*",)))) as changes:
                 async for uri, change in changes:
@@ -202,6 +220,7 @@ class PcpClient(Receiving):
         targets = [to] if isinstance(to, str) else list(to)
         if not targets:
             raise UsageError("no recipient is named")
+        check_uris(targets)
         async with contextlib.AsyncExitStack() as stack:
             posting = self._wire.posting(
                 kind,

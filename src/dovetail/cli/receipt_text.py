@@ -44,23 +44,7 @@ def print_proof(receipt: Path | str, proof: Proof, *, as_json: bool, show_bytes:
         print_json(_describe(receipt, proof, show_bytes=show_bytes))
         return
     lines = [f"{receipt}: {'contents' if show_bytes else 'valid'} ({proof.kind}, {proof.fabric})"]
-    lines.append("it says:" if show_bytes else "proven:")
-    lines += [f"  {claim}" for claim in (*proof.claims, *proof.witnessed, *proof.growth)]
-    if proof.kind in ("completeness", "exchange"):
-        lines.append("the hops:")
-        for hop in proof.hops:
-            whom = "" if hop.counterpart is None else f" {hop.counterpart}"
-            lines.append(f"  {hop.seq} {hop.stage} {address_text(hop.message, hop.fabric)}{whom}")
-    if proof.kind == "conversation":
-        lines.append("the messages:")
-        lines += [f"  {address_text(message.address, proof.fabric)}" for message in proof.messages]
-    lines.append("signed by:")
-    for signatory in proof.signatories:
-        lines.append(f"  {signatory.server}, key {signatory.fingerprint}")
-        lines += [f"    cosigned by {c.witness.name}, whom you trust" for c in signatory.witnesses]
-        lines += [f"    a key that you do not trust cosigned as {name}" for name in signatory.unknown_witnesses]
-    lines.append("not proven:")
-    lines += [f"  {limit}" for limit in proof.not_proven]
+    lines += proof.lines("it says:" if show_bytes else "proven:")
     if show_bytes:
         for message in proof.messages:
             lines.append(f"{message.name}:")

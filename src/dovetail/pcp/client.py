@@ -39,6 +39,7 @@ from dovetail.pcp.uri import BROKER_URI, BROKER_URIS, is_uri
 from dovetail.pcp.vocabulary import (
     ASSOCIATE_REQUEST,
     ASSOCIATE_RESPONSE,
+    CLOSE_SUPERSEDED,
     DESTINATION_REPORT,
     ERROR_MESSAGE,
     INVENTORY_UPDATE,
@@ -50,6 +51,7 @@ from dovetail.pcp.vocabulary import (
     InventoryUpdate,
 )
 
+BROKEN_RULES = "the broker broke the rules"
 _FAILURES = {
     ERROR_MESSAGE: FailureKind.REFUSED,
     TTL_EXPIRED: FailureKind.EXPIRED,
@@ -149,6 +151,10 @@ class Client:
         """A link was lost, or could not be opened; it is retried after a random time."""
         if link == self._link:
             self._link = ""
+            if code == CLOSE_SUPERSEDED:
+                detail = f"another client connected as {self.uri}"
+            elif self.state is ClientState.ASSOCIATED:
+                self._attempt = 0  # but two clients with one URI give way to each other for longer and longer
             self._lose(code, detail, now)
 
     def _drop(self, detail: str, now: int) -> None:
@@ -170,13 +176,12 @@ class Client:
         self.state = ClientState.WAITING
         self._association_us = None
         self._retry_us = now + delay_us
-        self._fail_all(now)
+        self._fail_all(now, detail if code == CLOSE_SUPERSEDED else "the connection was lost")
         self._events.append(Disconnected(code=code, detail=detail, retry_us=self._retry_us))
 
     def _associated(self) -> None:
         self.state = ClientState.ASSOCIATED
         self._association_us = None
-        self._attempt = 0
         self._events.append(Associated(uri=self.uri))
 
     # Sending
@@ -248,7 +253,7 @@ class Client:
             elif self.state is ClientState.ASSOCIATED:
                 self._take(incoming, now)
         except (RemoteProtocolError, msgspec.MsgspecError, ValueError) as error:
-            self._drop(f"the broker broke the rules: {error}", now)
+            self._drop(f"{BROKEN_RULES}: {error}", now)
 
     def _decode(self, data: bytes) -> Incoming:
         if self.version == 1:
@@ -343,12 +348,12 @@ class Client:
         times = (self._retry_us, self._association_us, self._deadlines[0][0] if self._deadlines else None)
         return min((time for time in times if time is not None), default=None)
 
-    def _fail_all(self, now: int) -> None:
+    def _fail_all(self, now: int, detail: str = "the connection was lost") -> None:
         requests, self._requests = self._requests, {}
         self._deadlines.clear()
         for message_id, expires_us in requests.items():
             kind = FailureKind.DISCONNECTED if expires_us > now else FailureKind.TIMED_OUT
-            self._events.append(RequestFailed(id=message_id, kind=kind, detail="the connection was lost"))
+            self._events.append(RequestFailed(id=message_id, kind=kind, detail=detail))
 
     # Output
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from dovetail.fabrics import name_of
+from dovetail.fabrics import address_text, name_of
 from dovetail.model.address import Address
 from dovetail.model.errors import ReceiptError
 from dovetail.model.hop import Hop, Relation
@@ -70,7 +70,7 @@ class ProvenMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """What is proven, by whom, and what is not."""
+    """What is proven, by whom, and what is not; its text is what `dovetail receipt verify` prints."""
 
     kind: str
     fabric: str
@@ -100,6 +100,29 @@ class Proof:
     def subject(self) -> Address | None:
         """The message it is about, if it is about one."""
         return self.messages[0].address if self.messages else None
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def lines(self, heading: str = "proven:") -> Iterator[str]:
+        """The text, with `heading` above the claims."""
+        yield heading
+        yield from (f"  {claim}" for claim in (*self.claims, *self.witnessed, *self.growth))
+        if self.kind in ("completeness", "exchange"):
+            yield "the hops:"
+            for hop in self.hops:
+                whom = "" if hop.counterpart is None else f" {hop.counterpart}"
+                yield f"  {hop.seq} {hop.stage} {address_text(hop.message, hop.fabric)}{whom}"
+        if self.kind == "conversation":
+            yield "the messages:"
+            yield from (f"  {address_text(message.address, self.fabric)}" for message in self.messages)
+        yield "signed by:"
+        for signatory in self.signatories:
+            yield f"  {signatory.server}, key {signatory.fingerprint}"
+            yield from (f"    cosigned by {c.witness.name}, whom you trust" for c in signatory.witnesses)
+            yield from (f"    a key that you do not trust cosigned as {name}" for name in signatory.unknown_witnesses)
+        yield "not proven:"
+        yield from (f"  {limit}" for limit in self.not_proven)
 
 
 def check_trust(note: CheckedNote, trusted: frozenset[Verifier], policy: Policy) -> Signatory:

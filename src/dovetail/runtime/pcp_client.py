@@ -38,6 +38,7 @@ from dovetail.pcp.client_events import (
 )
 from dovetail.pcp.uri import BROKER_URI
 from dovetail.pcp.vocabulary import (
+    CLOSE_SUPERSEDED,
     INVENTORY_REQUEST,
     InventoryRequest,
     InventoryResponse,
@@ -323,8 +324,9 @@ class PcpClient:
                 self._refusal = detail
                 self._associated.set()
                 self._decided.set()
-            case Disconnected(detail=detail):
-                log.info("%s is disconnected: %s", self.uri, detail)
+            case Disconnected(detail=detail, code=code):
+                level = logging.WARNING if code == CLOSE_SUPERSEDED else logging.INFO
+                log.log(level, "%s is disconnected: %s", self.uri, detail)
                 self.trouble = detail
                 self._decided.set()
                 if self._refusal is None:
