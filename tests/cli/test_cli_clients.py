@@ -16,6 +16,7 @@ import dovetail as api
 from dovetail.cli.client_options import parse_duration
 from dovetail.cli.main import is_server
 from dovetail.cli.output import fit_widths, shorten
+from dovetail.keys.signing import create_signing_key
 from tables_on_disk import write_tables
 
 ROOT = Path(__file__).parents[2]
@@ -106,6 +107,9 @@ def test_a_server_that_is_not_there_is_one_line_and_4(dovetail, tmp_path):
         (("pcp", "send", ECHO, "1", "2", "--url", "ws://127.0.0.1:1/pcp", "--as", ECHO), "too many"),
         (("pcp", "send", ECHO, "--url", "wss://127.0.0.1:1/pcp", "--as", ECHO), "needs --certificate, --tls-key"),
         (("pcp", "send", ECHO, "--wait", "soon"), "is not a duration"),
+        (("pcp", "send", ECHO, "--url", "ws://127.0.0.1:1/pcp", "--as", "me"), "'me' is not a PCP URI"),
+        (("pcp", "send", ECHO, "--ttl", "0"), "it should be greater than"),
+        (("pcp", "inventory", "agents", "--url", "ws://127.0.0.1:1/pcp", "--as", ECHO), "'agents' is not a PCP URI"),
         (("swarm", "publish", "x"), "no peer"),
         (("receipt", "show", "00"), "no trusted keys"),
         (("receipt", "build", "00"), "name at least one --journal"),
@@ -113,6 +117,8 @@ def test_a_server_that_is_not_there_is_one_line_and_4(dovetail, tmp_path):
         (("context", "show"), "no context is current"),
         (("context", "check"), "no context is current"),
         (("context", "use", "../x"), "expected letters"),
+        (("context", "save", "x", "--url", "gopher://x"), "is not the URL of a broker"),
+        (("context", "save", "x", "--as", "me"), "'me' is not a PCP URI"),
         (("completion", "csh"), "csh"),
     ],
 )
@@ -282,12 +288,16 @@ def test_a_context_has_journals_lake_tables_and_trust(dovetail, site, tmp_path, 
     commands = (
         ("journal", "list"),
         ("journal", "keys"),
+        ("journal", "tail"),
         ("journal", "verify"),
+        ("journal", "seal"),
         ("audit", "tables"),
         ("audit", "show", "findings"),
         ("audit", "compact", "--before", "2000-01-01", "--dry-run"),
         ("receipt", "verify", tmp_path / "x.receipt"),
         ("receipt", "show", sent.address[:16]),
+        ("receipt", "build", sent.address[:16]),
+        ("receipt", "complete", "--from", "2020-01-01", "--until", "2099-01-01"),
         ("report",),
     )
     for words in commands:
@@ -296,7 +306,14 @@ def test_a_context_has_journals_lake_tables_and_trust(dovetail, site, tmp_path, 
     assert dovetail("dashboard").code == 2
     given = ("--journals", journal, "--lake", lake, "--tables", tables, "--trust", key)
     assert dovetail("context", "save", "all", *given).code == 0
+    monkeypatch.chdir(tmp_path)
+    for words in commands:
+        assert dovetail(*words, "--context", "all").code == 0, words
+        assert dovetail(*words).code == 2, "only the one command"
     monkeypatch.setenv("DOVETAIL_CONTEXT", "all")
     for words in commands:
         assert dovetail(*words).code == 0, words
+    create_signing_key(tmp_path / "strangers", "pcp://broker/server")
+    dovetail("context", "save", "all", "--trust", tmp_path / "strangers")
+    assert (dovetail("journal", "verify").code, dovetail("journal", "verify", journal).code) == (3, 0)
     assert "called --tables now" in dovetail("report", tables).err

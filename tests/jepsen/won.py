@@ -37,7 +37,7 @@ async def run(directory: Path, seconds: float, seed: int) -> Seen:
         key, _ = create_signing_key(keys, uri)
         seen.journals.append(directory / f"{name}.journal")
         serve = ["won", "serve", "--uri", uri, "--signing-key", key, "--journal", disk.path / f"{name}.journal"]
-        serve += ["--listen", "127.0.0.1:0", "--certificate", certificate, "--certificate-key", certificate_key]
+        serve += ["--listen", "127.0.0.1:0", "--certificate", certificate, "--tls-key", certificate_key]
         server = Server([*serve, "--authority", keys / "ca.pem"], directory / f"{name}.log")
         await server.start()
         relay.target = int(server.ready["port"])

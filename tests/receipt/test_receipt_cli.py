@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -132,6 +133,17 @@ def test_show_prints_the_message_and_says_that_nobody_is_trusted(receipt, tmp_pa
     assert "restart the pump" in ran.out
     assert "not verified" in ran.err
     assert json.loads(receipt("show", path, "--json").out)["valid"] is False
+
+
+def test_on_a_terminal_a_receipt_is_a_file_beside_you(receipt, tmp_path, monkeypatch):
+    case = samples.CASES["pcp"](tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    ran = receipt("build", case.address.hex()[:12], "--journal", tmp_path)
+    name = f"{case.address.hex()[:8]}.receipt"
+    assert (ran.code, ran.out) == (0, "")
+    assert ran.err.startswith(f"wrote {name}: ")
+    assert (tmp_path / name).read_bytes() == case.build()
 
 
 def test_show_names_a_file_only_if_it_wrote_one(receipt, trust, tmp_path, monkeypatch):

@@ -142,3 +142,10 @@ def test_a_failure_is_told_in_a_few_words():
     assert describe_failure(odd) == "tls: http request"
     assert describe_failure(ConnectionResetError()) == "the peer closed the connection"
     assert describe_failure(OSError(111, "Connect call failed ('::1', 1)")) == "connection refused"
+
+
+def test_the_file_that_is_missing_is_named(tmp_path):
+    (tmp_path / "me.pem").write_text("")
+    with pytest.raises(KeyFileError) as raised:
+        client_context(str(tmp_path / "me.pem"), str(tmp_path / "me.key"), str(tmp_path / "ca.pem"))
+    assert str(raised.value) == f"{tmp_path}/me.key cannot be read: No such file or directory"

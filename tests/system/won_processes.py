@@ -68,7 +68,7 @@ class NodeProcess:
     def _launch(self) -> None:
         arguments = ["serve", "--uri", self.uri, "--signing-key", self.key, "--journal", self.journal]
         arguments += ["--listen", f"127.0.0.1:{self.port}", "--certificate", self.site.certificate]
-        arguments += ["--certificate-key", self.site.certificate_key, "--authority", self.site.authority]
+        arguments += ["--tls-key", self.site.certificate_key, "--authority", self.site.authority]
         arguments += ["--metrics", "127.0.0.1:0"]
         environment = os.environ | {"PYTHONPATH": str(Path(dovetail.__file__).parents[1])}
         self.process = subprocess.Popen(

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from dovetail.cli.client_options import TablesOption, deprecated, each_of, given_or_known, read_context
+from dovetail.cli.client_options import TablesOption, deprecated, each_of, given_or_known, in_context, read_context
 from dovetail.cli.exit_codes import EXIT_NO
 from dovetail.cli.table_options import Form, prints_table
 
@@ -65,6 +65,7 @@ OldPatience = Annotated[
 
 
 @app.command()
+@in_context
 def run(
     lake: Lake = None,
     tables: TablesOption = None,
@@ -92,7 +93,7 @@ def run(
     from dovetail.cli.output import print_json, print_text
 
     root = _root(tables, out)
-    place = _lake(lake)
+    place = given_or_known(lake, "lake", "no lake: name it")
     loss_timeout = loss_timeout if patience is None else patience
     audit = _open_audit(place, root, master, conf, driver_memory, swarm, trust, loss_timeout, as_of, is_once=True)
     audit.wait_s = wait
@@ -106,6 +107,7 @@ def run(
 
 
 @app.command()
+@in_context
 def follow(
     lake: Lake = None,
     tables: TablesOption = None,
@@ -141,7 +143,7 @@ def follow(
 
     url = check_webhook(webhook) if webhook is not None else None
     root = _root(tables, out)
-    place = _lake(lake)
+    place = given_or_known(lake, "lake", "no lake: name it")
     loss_timeout = loss_timeout if patience is None else patience
     audit = _open_audit(place, root, master, conf, driver_memory, swarm, trust, loss_timeout, None)
     hook = Webhook(url, say) if url is not None else None
@@ -168,6 +170,7 @@ def follow(
 
 
 @app.command()
+@in_context
 def compact(
     before: Annotated[
         str, typer.Option(metavar="DATE", help="Compact files from before this UTC date, for example 2026-11-01.")
@@ -204,7 +207,7 @@ def compact(
     if master is None and (conf or driver_memory):
         raise UsageError("--conf and --driver-memory are for Spark; name its --master")
     moment = parse_before(before, dt.datetime.now(dt.UTC))
-    place = _lake(lake)
+    place = given_or_known(lake, "lake", "no lake: name it")
     store, agreements = open_store(check_lake(place)), load_settings(swarm or []).named_agreements
     run_tasks: RunTasks = run_in_processes
     if master is not None:
@@ -230,6 +233,7 @@ def compact(
 
 
 @app.command()
+@in_context
 def verify(
     lake: Annotated[
         str | None, typer.Argument(help="The lake; by default the one that was audited.", show_default=False)
@@ -262,6 +266,7 @@ def verify(
 
 
 @app.command("tables")
+@in_context
 @prints_table
 def list_tables(
     tables: TablesOption = None,
@@ -297,6 +302,7 @@ def list_tables(
 
 
 @app.command()
+@in_context
 @prints_table
 def show(
     table: Annotated[str, typer.Argument(help="The table's name.")],
@@ -331,6 +337,7 @@ def show(
 
 
 @app.command()
+@in_context
 def why(
     address: Annotated[
         str, typer.Argument(help="The message: hex, wm:/..., a pcp id, or a prefix of any of them.", metavar="ADDRESS")
@@ -356,6 +363,7 @@ def why(
 
 
 @app.command()
+@in_context
 def vacuum(
     tables: TablesOption = None,
     out: OldOut = None,
@@ -445,14 +453,10 @@ def _open_spark(
     return open_session(options)
 
 
-def _lake(given: str | None) -> str:
-    return given_or_known(given, "lake", "no lake: name it")
-
-
 def _server_names(journals: list[Path] | None) -> dict[str, str]:
     from dovetail.audit.server_names import read_names
 
-    return read_names(each_of(journals, read_context(None).journals))
+    return read_names(each_of(journals, read_context().journals))
 
 
 def _name_servers(row: dict[str, Any], servers: dict[str, str]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -81,6 +82,7 @@ ContextName = Annotated[
     str | None,
     typer.Option("--context", metavar="NAME", help="A saved context instead of the current one.", show_default=False),
 ]
+_CHOSEN: ContextVar[str | None] = ContextVar("context", default=None)
 TablesOption = Annotated[
     str | None,
     typer.Option(
@@ -99,11 +101,29 @@ Wait = Annotated[
 Version = Annotated[int, typer.Option("--protocol", min=1, max=2, help="Protocol version.")]
 
 
-def read_context(name: str | None) -> Context:
-    """The context of this name, or the current one."""
+def read_context() -> Context:
+    """The context that the command's `--context` names, or the current one."""
     from dovetail.api.contexts import load_context
 
-    return load_context(name)
+    return load_context(_CHOSEN.get())
+
+
+def in_context(command: Callable[..., None]) -> Callable[..., None]:
+    """Add `--context` to a command: `read_context` returns that one."""
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        token = _CHOSEN.set(given.pop("context"))
+        try:
+            command(**given)
+        finally:
+            _CHOSEN.reset(token)
+
+    option = Parameter("context", Parameter.KEYWORD_ONLY, default=None, annotation=ContextName)
+    own = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in signature(command, eval_str=True).parameters.values()]
+    run.__signature__ = Signature([*own, option])  # type: ignore[attr-defined]
+    run.__annotations__ = {}
+    return run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +132,6 @@ class BrokerOptions:
 
     url: Url = None
     identity: Identity = None
-    context: ContextName = None
     certificate: CertificateFile = None
     tls_key: TlsKey = None
     old_tls_key: OldTlsKey = None
@@ -125,7 +144,7 @@ class BrokerOptions:
         from dovetail.api.pcp import PcpClient
         from dovetail.api.values import TLS
 
-        known = read_context(self.context)
+        known = read_context()
         url, identity = self.url or known.url, self.identity or known.identity
         if url is None:
             raise UsageError(
@@ -176,11 +195,9 @@ def needed_key(given: Path | None, old: Path | None) -> Path:
     return found
 
 
-def given_or_known(
-    given: str | Path | None, field: Literal["lake", "tables", "directory"], wanted: str, context: str | None = None
-) -> str:
+def given_or_known(given: str | Path | None, field: Literal["lake", "tables", "directory"], wanted: str) -> str:
     """The given value or that of the context; UsageError if there is neither."""
-    found: str | Path | None = given if given is not None else getattr(read_context(context), field)
+    found: str | Path | None = given if given is not None else getattr(read_context(), field)
     if found is None:
         raise UsageError(f"{wanted}, or save it in a context")
     return str(found)

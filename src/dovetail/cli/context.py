@@ -74,6 +74,12 @@ def save(
         "tables": tables,
         "trust": tuple(trust) if trust else None,
     }
+    if url is not None or identity is not None:
+        from dovetail.api.pcp import check_uris, check_url
+
+        if url is not None:
+            check_url(url)
+        check_uris([identity] if identity is not None else [])
     known = load_context(name) if name in list_contexts() else Context()
     changed = {key: value for key, value in given.items() if value is not None}
     say(f"wrote {save_context(name, msgspec.structs.replace(known, **changed))}")

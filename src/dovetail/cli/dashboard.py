@@ -7,12 +7,13 @@ from typing import Annotated
 
 import typer
 
-from dovetail.cli.client_options import each_of, read_context
+from dovetail.cli.client_options import each_of, in_context, read_context
 
 app = typer.Typer()
 
 
 @app.command()
+@in_context
 def dashboard(
     journals: Annotated[
         list[Path] | None,
@@ -56,7 +57,7 @@ def dashboard(
     from dovetail.model.errors import UsageError
 
     if not journals and lake is None and tables is None and not metrics:
-        known = read_context(None)
+        known = read_context()
         journals, lake, tables = each_of(None, known.journals), known.lake, known.tables
     if not journals and lake is None and tables is None and not metrics:
         raise UsageError("nothing to show: pass --journals, --lake, --tables or --metrics, or save them in a context")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from dovetail.model.hop import Hop
     from dovetail.tlog.keys import Signer
 
-from dovetail.cli.client_options import OldSigningKey, SigningKey, each_of, needed_key, read_context
+from dovetail.cli.client_options import OldSigningKey, SigningKey, each_of, in_context, needed_key, read_context
 from dovetail.cli.exit_codes import EXIT_NO
 from dovetail.cli.journal_input import (
     known_elsewhere,
@@ -51,6 +51,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON object per line."
 
 
 @app.command("list")
+@in_context
 @prints_table
 def list_journals(paths: Journals = None, *, form: Form) -> None:
     """List journals: server, number of hops, and how far they are signed."""
@@ -81,6 +82,7 @@ def list_journals(paths: Journals = None, *, form: Form) -> None:
 
 
 @app.command("keys")
+@in_context
 def print_keys(paths: Journals = None) -> None:
     """Print the servers' public keys, one per line, in the form that `--trust` takes."""
     from dovetail.cli.output import escape, print_text
@@ -91,8 +93,12 @@ def print_keys(paths: Journals = None) -> None:
 
 
 @app.command()
+@in_context
 def tail(
-    path: OneJournal,
+    path: Annotated[
+        Path | None,
+        typer.Argument(help="A journal; from the context by default.", metavar="PATH", show_default=False),
+    ] = None,
     count: Annotated[
         int, typer.Option("--count", "-n", help="Number of hops to print, counted from the end.", min=0)
     ] = 20,
@@ -113,6 +119,7 @@ def tail(
 
     if follow and until is not None:
         raise UsageError("--follow never ends and --until does; give only one")
+    path = path or _one_known()
     with JournalReader.open(path) as reader:
         start = max(0, reader.size - count)
         if first is not None:
@@ -137,11 +144,16 @@ def tail(
 
 
 @app.command()
+@in_context
 def verify(
     paths: Journals = None,
     trust: Annotated[
         Path | None,
-        typer.Option(help="Trusted keys: a file or a directory of `.vkey` files.", metavar="KEYS", show_default=False),
+        typer.Option(
+            help="Trusted keys: a file or a directory of `.vkey` files; with the journals of the context, its own.",
+            metavar="KEYS",
+            show_default=False,
+        ),
     ] = None,
     since: Annotated[
         Path | None,
@@ -154,7 +166,7 @@ def verify(
     lake: Annotated[
         str | None,
         typer.Option(
-            help="A lake: the journal must have all that is sealed in it.", metavar="DIR|URL", show_default=False
+            help="A lake: the journal must have all that is sealed in it.", metavar="DIR|s3://...", show_default=False
         ),
     ] = None,
     seen: SeenByWitness = None,
@@ -167,7 +179,7 @@ def verify(
     from dovetail.journal.reader import read_identity
     from dovetail.journal.verify import verify_journal
 
-    trusted = load_trust(trust)
+    trusted = load_trust([trust] if trust else [] if paths else map(Path, read_context().trust))
     kept = load_checkpoint(since)
     is_intact = True
     for path in _find(paths):
@@ -213,7 +225,7 @@ def recover(
     key: OldSigningKey = None,
     lake: Annotated[
         str | None,
-        typer.Option(help="A lake that holds sealed hops of this journal.", metavar="DIR|URL", show_default=False),
+        typer.Option(help="A lake that holds sealed hops of this journal.", metavar="DIR|s3://...", show_default=False),
     ] = None,
     seen: SeenByWitness = None,
     accept_loss: Annotated[
@@ -280,10 +292,16 @@ def checkpoint(path: OneJournal, signing_key: SigningKey = None, key: OldSigning
 
 
 @app.command()
+@in_context
 @prints_table
 def seal(
     paths: Journals = None,
-    lake: Annotated[str, typer.Option(help="The lake's directory or URL.", metavar="DIR|s3://...")] = "lake",
+    lake: Annotated[
+        str | None,
+        typer.Option(
+            help="The lake; from the context by default, else `lake`.", metavar="DIR|s3://...", show_default=False
+        ),
+    ] = None,
     signing_key: SigningKey = None,
     key: OldSigningKey = None,
     target_mb: Annotated[int, typer.Option(metavar="MIB", help="Target file size in MiB.", min=1, max=1024)] = 128,
@@ -300,6 +318,7 @@ def seal(
     from dovetail.lake.seal import seal_journal
     from dovetail.model.errors import JournalError
 
+    lake = lake or read_context().lake or "lake"
     rows, refused = [], list[JournalError]()
     for path in _find(paths):
         try:
@@ -390,13 +409,23 @@ def _find(given: list[Path] | None) -> list[Path]:
     from dovetail.journal.folder import PEER_JOURNAL, SUFFIX, find_journals
     from dovetail.model.errors import UsageError
 
-    paths = each_of(given, () if given else read_context(None).journals)
+    paths = each_of(given, () if given else read_context().journals)
     if not paths:
         raise UsageError("which journals? name them, or save them in a context")
     found = [each for path in paths for each in find_journals(path)]
     if not found:
         raise UsageError(f"no *{SUFFIX} or {PEER_JOURNAL} files in {', '.join(map(str, paths))}")
     return found
+
+
+def _one_known() -> Path:
+    """The one journal of the context."""
+    from dovetail.model.errors import UsageError
+
+    found = _find(None)
+    if len(found) > 1:
+        raise UsageError(f"the context has {len(found)} journals, expected one: name it")
+    return found[0]
 
 
 def _follow(reader: JournalReader, position: int) -> Iterator[Hop]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from dovetail.journal.continuity import Known
@@ -53,11 +54,11 @@ def load_agreement(path: Path | None, server: str) -> Agreement | None:
     return agreement
 
 
-def load_trust(path: Path | None) -> list[Verifier]:
-    """The keys in a file or directory."""
+def load_trust(paths: Iterable[Path]) -> list[Verifier]:
+    """The keys in files and directories."""
     from dovetail.keys import load_verifier_keys
 
-    return [] if path is None else list(load_verifier_keys(path))
+    return [key for path in paths for key in load_verifier_keys(path)]
 
 
 def load_checkpoint(path: Path | None) -> SignedCheckpoint | None:

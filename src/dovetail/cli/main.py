@@ -287,7 +287,8 @@ def _report_misuse(error: typer.TyperException) -> int:
         # No arguments: the message is the help text.
         sys.stderr.write(text + "\n")
         return error.exit_code
-    text = text.replace("Value error, ", "")  # a prefix of the validator that means nothing to a user
+    # words of the validator that mean nothing to a user
+    text = text.replace("Value error, ", "").replace("Input should be ", "it should be ")
     hint = f" (see {context.command_path} --help)" if context is not None else ""
     say(f"dovetail: {text[:1].lower()}{text[1:].rstrip('.')}{hint}")
     return error.exit_code

@@ -15,6 +15,7 @@ from dovetail.cli.client_options import (
     OldTlsKey,
     TlsKey,
     describe_sent,
+    in_context,
     takes,
 )
 from dovetail.cli.exit_codes import EXIT_NO
@@ -110,6 +111,7 @@ def serve(
 
 
 @app.command()
+@in_context
 @takes(BrokerOptions)
 def send(
     broker: BrokerOptions,
@@ -188,6 +190,7 @@ def _ask(client: PcpClient, target: str, content: object, message_type: str, ttl
 
 
 @app.command()
+@in_context
 @takes(BrokerOptions)
 def listen(
     broker: BrokerOptions,
@@ -211,6 +214,7 @@ def listen(
 
 
 @app.command()
+@in_context
 @takes(BrokerOptions)
 def inventory(
     broker: BrokerOptions,
@@ -224,6 +228,9 @@ def inventory(
     as_json: AsJson = False,
 ) -> None:
     """List connected clients."""
+    from dovetail.api.pcp import check_uris
+
+    check_uris(patterns or ())
     client = broker.client()
 
     async def work() -> None:
@@ -240,6 +247,7 @@ def inventory(
 
 
 @app.command()
+@in_context
 @takes(BrokerOptions)
 def trace(
     broker: BrokerOptions,

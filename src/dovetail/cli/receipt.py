@@ -8,17 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dovetail.cli.client_options import (
-    ContextName,
-    OldSigningKey,
-    Wait,
-    each_of,
-    needed_key,
-    read_context,
-)
+from dovetail.cli.client_options import OldSigningKey, in_context, needed_key, parse_duration
 from dovetail.cli.exit_codes import EXIT_FAILED, EXIT_NO
 from dovetail.cli.receipt_input import (
     choose_sources,
+    default_file,
     find_message,
     is_file,
     load_keys,
@@ -28,12 +22,27 @@ from dovetail.cli.receipt_input import (
     read_checkpoints,
     read_file,
     read_other,
+    trusted_paths,
+)
+from dovetail.cli.receipt_options import (
+    DEFAULT_SEARCH,
+    AsJson,
+    BuiltFile,
+    Cosigned,
+    Date,
+    Journals,
+    Lake,
+    Out,
+    Search,
+    Since,
+    Trust,
+    TrustOrKnown,
+    Witnesses,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dovetail.api.contexts import Context
     from dovetail.journal.hop_source import HopSource
     from dovetail.receipt.build import BuildOptions
     from dovetail.tlog.checkpoint import Checkpoint, SignedCheckpoint
@@ -41,55 +50,17 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Prove one delivery with one file; check it offline.", no_args_is_help=True)
 
-Trust = Annotated[
-    list[Path],
-    typer.Option(
-        "--trust", metavar="KEYS", help="A file with one trusted key per line, or a directory of .vkey files."
-    ),
-]
-TrustOrKnown = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--trust",
-        help="A file with one trusted key per line, or a directory of .vkey files; from the context by default.",
-        metavar="KEYS",
-        show_default=False,
-    ),
-]
-Journals = Annotated[
-    list[Path] | None, typer.Option("--journal", help="A journal; repeatable.", metavar="FILE", show_default=False)
-]
-Lake = Annotated[str | None, typer.Option("--lake", help="A lake of sealed journals.", metavar="DIR|s3://...")]
-Date = Annotated[str | None, typer.Option("--date", help="Search the lake only on this UTC day.", metavar="YYYY-MM-DD")]
-Cosigned = Annotated[
-    list[Path] | None,
-    typer.Option("--checkpoint", help="Prove against this cosigned checkpoint; repeatable.", metavar="FILE"),
-]
-Witnesses = Annotated[
-    list[Path] | None, typer.Option("--witness", help="Keys of the witnesses that cosigned.", metavar="KEYS")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object per file.")]
-Out = Annotated[Path | None, typer.Option("-o", "--out", help="Output file; stdout by default.", metavar="FILE")]
-Search = Annotated[
-    int, typer.Option("--search", help="How many hops after the message to search for related ones (won).", min=0)
-]
-Since = Annotated[
-    list[Path] | None,
-    typer.Option("--since", help="An older receipt or checkpoint to prove growth from.", metavar="FILE"),
-]
-DEFAULT_SEARCH = 100_000
-
 
 @app.command()
+@in_context
 def build(
     address: Annotated[
         str, typer.Argument(help="The message: hex, wm:/..., a pcp id, or a prefix of any of them.", metavar="ADDRESS")
     ],
-    journal: Journals = None,
+    journals: Journals = None,
     lake: Lake = None,
-    context: ContextName = None,
     date: Date = None,
-    out: Out = None,
+    out: BuiltFile = None,
     redact: Annotated[
         bool, typer.Option("--redact", help="Leave out the message's bytes and keep only its address.")
     ] = False,
@@ -113,8 +84,7 @@ def build(
     from dovetail.receipt.build import BuildOptions, build_receipt
 
     witnesses = load_keys(witness or ())
-    journal, lake = choose_sources(journal, lake, read_context(context))
-    with open_sources(journal, lake, date) as sources:
+    with open_sources(journals, lake, date) as sources:
         known = [*witnesses, *(source.verifier for source in sources)]
         options = BuildOptions(
             redact=redact,
@@ -125,13 +95,15 @@ def build(
             notes=merge_note_files(checkpoint or (), known),
             witnesses=witnesses,
         )
-        built = build_receipt(sources, find_message(sources, address), options)
+        found = find_message(sources, address)
+        built = build_receipt(sources, found, options)
     for remark in built.remarks:
         say(remark)
-    _write_receipt(built.data, out)
+    _write_receipt(built.data, out or default_file(found))
 
 
 @app.command()
+@in_context
 def complete(
     since: Annotated[str | None, typer.Option("--from", help="Start of the time range.", metavar="TIME")] = None,
     until: Annotated[
@@ -141,7 +113,7 @@ def complete(
         str | None,
         typer.Option("--conversation", help="The whole conversation that contains this message.", metavar="ADDRESS"),
     ] = None,
-    journal: Journals = None,
+    journals: Journals = None,
     lake: Lake = None,
     server: Annotated[
         str | None, typer.Option("--server", help="The server, where there are several.", metavar="URI")
@@ -168,7 +140,7 @@ def complete(
     if conversation is None and older:
         raise UsageError("--since needs --conversation")
     witnesses = load_keys(witness or ())
-    with open_sources(journal, lake, None) as sources:
+    with open_sources(journals, lake, None) as sources:
         chosen = [source for source in sources if server is None or source.server == server]
         notes = merge_note_files(checkpoint or (), [*witnesses, *(source.verifier for source in chosen)])
         if conversation is not None:
@@ -238,6 +210,7 @@ def _complete_period(
 
 
 @app.command()
+@in_context
 def verify(
     files: Annotated[list[Path], typer.Argument(help="Receipt files.", metavar="FILE")],
     trust: TrustOrKnown = None,
@@ -263,7 +236,7 @@ def verify(
     from dovetail.receipt.verify import verify_receipt
     from dovetail.runtime.clock import now_us
 
-    trusted = load_keys(_trusted(trust, read_context(None)))
+    trusted = load_keys(trusted_paths(trust))
     policy = Policy(now_us=now_us(), witnesses=witnesses, max_age_s=max_age)
     others = [read_other(path, trusted) for path in against or ()]
     code = 0
@@ -286,6 +259,7 @@ def verify(
 
 
 @app.command()
+@in_context
 def show(
     subject: Annotated[
         str,
@@ -293,12 +267,14 @@ def show(
             help="A message: hex, wm:/..., a pcp id, or a prefix; or a receipt file.", metavar="ADDRESS|FILE"
         ),
     ],
-    journal: Journals = None,
+    journals: Journals = None,
     lake: Lake = None,
     trust: TrustOrKnown = None,
-    context: ContextName = None,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="Also save the receipt.", metavar="FILE")] = None,
-    wait: Wait = 15.0,
+    wait: Annotated[
+        float,
+        typer.Option(metavar="TIME", parser=parse_duration, help="Time for the servers to sign what they saw."),
+    ] = 15.0,
     as_json: AsJson = False,
 ) -> None:
     """Prove one delivery at once: build its receipt, verify it with the trusted keys, print what it proves.
@@ -313,9 +289,8 @@ def show(
     from dovetail.cli.receipt_text import print_broken, print_proof
     from dovetail.model.errors import ReceiptError
 
-    known = read_context(context)
-    trusted = _trusted(trust, known)
-    journals, lake = choose_sources(journal, lake, known)
+    trusted = trusted_paths(trust)
+    journals, lake = choose_sources(journals, lake)
     receipt = Receipt.build(subject, journals=journals, lake=lake, wait=wait)
     for remark in receipt.remarks:
         say(remark)
@@ -328,15 +303,6 @@ def show(
         print_broken(name, error, as_json=as_json)
         raise typer.Exit(EXIT_NO) from None
     print_proof(name, proof, as_json=as_json)
-
-
-def _trusted(given: list[Path] | None, known: Context) -> list[Path]:
-    from dovetail.model.errors import UsageError
-
-    trusted = each_of(given, known.trust)
-    if not trusted:
-        raise UsageError("no trusted keys: give --trust KEYS, or save them in a context")
-    return trusted
 
 
 def _show_file(file: Path, *, as_json: bool) -> None:
@@ -419,12 +385,13 @@ def cosign(
 
 
 @app.command()
+@in_context
 def accuse(
     files: Annotated[
         list[Path], typer.Argument(help="Two receipts or checkpoints of one server.", metavar="FILE FILE")
     ],
-    trust: Trust,
-    journal: Journals = None,
+    trust: TrustOrKnown = None,
+    journals: Journals = None,
     lake: Lake = None,
     out: Out = None,
 ) -> None:
@@ -437,10 +404,10 @@ def accuse(
 
     if len(files) != 2:
         raise UsageError(f"{len(files)} files, expected two")
-    trusted = load_keys(trust)
+    trusted = load_keys(trusted_paths(trust))
     failure = ReceiptError("the two have no server in common")
     with contextlib.ExitStack() as stack:
-        sources = stack.enter_context(open_sources(journal, lake, None)) if journal or lake else []
+        sources = stack.enter_context(open_sources(journals, lake, None)) if journals or lake else []
         by_server = {source.server: source for source in sources}
         for one in read_checkpoints(files[0]):
             for other in read_checkpoints(files[1]):
@@ -457,10 +424,11 @@ def accuse(
 
 
 @app.command()
+@in_context
 def fork(
     addresses: Annotated[list[str], typer.Argument(help="Two messages of one author.", metavar="ADDRESS ADDRESS")],
-    trust: Trust,
-    journal: Journals = None,
+    trust: TrustOrKnown = None,
+    journals: Journals = None,
     lake: Lake = None,
     date: Date = None,
     out: Out = None,
@@ -471,9 +439,9 @@ def fork(
 
     if len(addresses) != 2:
         raise UsageError(f"{len(addresses)} addresses, expected two")
-    with open_sources(journal, lake, date) as sources:
+    with open_sources(journals, lake, date) as sources:
         one, other = (find_message(sources, text) for text in addresses)
-        data = build_fork(sources, (one, other), load_keys(trust))
+        data = build_fork(sources, (one, other), load_keys(trusted_paths(trust)))
     _write_receipt(data, out)
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from dovetail.cli.client_options import each_of, read_context
 from dovetail.model.address import WON_URI_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from dovetail.api.contexts import Context
     from dovetail.journal.hop_source import HopSource
     from dovetail.model.address import Address
     from dovetail.receipt.consistency import View
@@ -27,28 +28,45 @@ def is_file(subject: str) -> bool:
     return not subject.startswith(WON_URI_PREFIX) and (Path(subject).exists() or "/" in subject or "." in subject)
 
 
-def choose_sources(journal: list[Path] | None, lake: str | None, known: Context) -> tuple[list[Path], str | None]:
+def default_file(address: Address) -> Path | None:
+    """Where a receipt goes if no file is named: a file named after its message, or stdout if that is no terminal."""
+    return Path(f"{address.hex()[:8]}.receipt") if sys.stdout.isatty() else None
+
+
+def trusted_paths(given: list[Path] | None) -> list[Path]:
+    """The given files of trusted keys, or those of the context."""
+    from dovetail.model.errors import UsageError
+
+    trusted = each_of(given, read_context().trust)
+    if not trusted:
+        raise UsageError("no trusted keys: give --trust KEYS, or save them in a context")
+    return trusted
+
+
+def choose_sources(journals: list[Path] | None, lake: str | None) -> tuple[list[Path], str | None]:
     """Where to search: the given sources, or else the journals of the context and its lake, if any."""
-    if journal or lake is not None:
-        return journal or [], lake
     from dovetail.journal.folder import find_journals
 
+    if journals or lake is not None:
+        return [each for path in journals or () for each in find_journals(path)], lake
+    known = read_context()
     journals = [each for path in known.journals for each in find_journals(Path(path))]
     has_lake = known.lake is not None and ("://" in known.lake or Path(known.lake).is_dir())
     return journals, known.lake if has_lake else None
 
 
 @contextlib.contextmanager
-def open_sources(journals: Sequence[Path] | None, lake: str | None, date: str | None) -> Iterator[list[HopSource]]:
-    """The journals and the servers of the lake; for a server in both, its journal is used."""
+def open_sources(journals: list[Path] | None, lake: str | None, date: str | None) -> Iterator[list[HopSource]]:
+    """The journals and the servers of the lake, or those of the context; for a server in both, its journal is used."""
     from dovetail.model.errors import UsageError
     from dovetail.receipt import sources
 
+    journals, lake = choose_sources(journals, lake)
     if not journals and lake is None:
-        raise UsageError("name at least one --journal, or a --lake")
+        raise UsageError("name at least one --journal, or a --lake, or save them in a context")
     if date is not None and lake is None:
         raise UsageError("--date needs --lake")
-    with sources.open_sources(journals or (), lake, None if date is None else _parse_day(date)) as opened:
+    with sources.open_sources(journals, lake, None if date is None else _parse_day(date)) as opened:
         yield opened
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dovetail.cli.client_options import TablesOption, deprecated, given_or_known, read_context
+from dovetail.cli.client_options import TablesOption, deprecated, given_or_known, in_context
 from dovetail.cli.receipt_input import choose_sources
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ app = typer.Typer(help="One page that shows what an audit found; works offline."
 
 
 @app.command()
+@in_context
 def report(
     old_tables: Annotated[
         str | None, typer.Argument(hidden=True, metavar="TABLES", callback=deprecated("TABLES", "--tables"))
@@ -34,12 +35,13 @@ def report(
             "--lake", help="Build receipts from this lake; without it from the audited one.", metavar="DIR|s3://..."
         ),
     ] = None,
-    journal: Annotated[
+    journals: Annotated[
         list[Path] | None,
         typer.Option(
             "--journal",
-            help="Name servers by, and build receipts from, this journal; from the context by default.",
-            metavar="FILE",
+            help="Journals, or directories of them, to name servers by and build receipts from; from the context by "
+            "default.",
+            metavar="PATH",
         ),
     ] = None,
     cosigned: Annotated[
@@ -76,8 +78,8 @@ def report(
         from dovetail.report.receipts import Origins
 
         audited = numbers.lake if is_url(numbers.lake) or Path(numbers.lake or "/dev/null").is_dir() else None
-        journals, lake = choose_sources(journal, lake, read_context(None))
-        origins = Origins(journals=journals, lake=lake or audited)
+        found, lake = choose_sources(journals, lake)
+        origins = Origins(journals=found, lake=lake or audited)
         size = write_page(source, numbers, out, max_findings=max_findings, origins=origins, with_receipts=with_receipts)
         say(f"wrote {out} ({size:,} bytes)")
     if as_json:

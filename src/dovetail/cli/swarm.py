@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dovetail.cli.client_options import ContextName, describe_sent, given_or_known
+from dovetail.cli.client_options import describe_sent, given_or_known, in_context
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -107,10 +107,10 @@ def serve(
 
 
 @app.command()
+@in_context
 def publish(
     text: Annotated[str | None, typer.Argument(help="The payload; read from stdin if omitted.")] = None,
     directory: RunningPeer = None,
-    context: ContextName = None,
     ttl: Annotated[
         int, typer.Option(min=0, max=65535, metavar="EPOCHS", help="Lifetime in epochs; 0: pushed once, not kept.")
     ] = 60,
@@ -128,16 +128,16 @@ def publish(
 
     async def work() -> Sent:
         with Bar("proof of work", "hashes") as bar:
-            async with _peer(directory, context) as peer:
+            async with _peer(directory) as peer:
                 return await peer.publish(payload, ttl_epochs=ttl, progress=bar.update)
 
     print_record(describe_sent(asyncio.run(work())), as_json=as_json)
 
 
 @app.command()
+@in_context
 def tail(
     directory: RunningPeer = None,
-    context: ContextName = None,
     since: Annotated[
         str | None,
         typer.Option(help="Start with messages from this time on (ISO 8601, or Unix milliseconds).", metavar="TIME"),
@@ -154,7 +154,7 @@ def tail(
     start = None if since is None else _parse_time(since)
 
     async def work() -> None:
-        async with _peer(directory, context) as peer, contextlib.aclosing(peer.events(start)) as events:
+        async with _peer(directory) as peer, contextlib.aclosing(peer.events(start)) as events:
             left = count
             async for event in events:
                 if as_json:
@@ -179,14 +179,10 @@ def _parse_time(text: str) -> dt.datetime:
         raise UsageError(f"--since {text[:40]!r} is not a time such as 2026-01-31T12:00:00Z") from None
 
 
-def _directory(given: Path | None, context: str | None) -> Path:
-    return Path(given_or_known(given, "directory", "no peer: give --dir", context))
-
-
-def _peer(given: Path | None, context: str | None) -> SwarmPeer:
+def _peer(given: Path | None) -> SwarmPeer:
     from dovetail.api.swarm import SwarmPeer
 
-    return SwarmPeer(_directory(given, context))
+    return SwarmPeer(Path(given_or_known(given, "directory", "no peer: give --dir")))
 
 
 def _record(event: Message | Gap | Evidence | Missed) -> dict[str, Any]:
@@ -226,14 +222,15 @@ def _describe(event: Message | Gap | Evidence | Missed) -> str:
 
 
 @app.command()
-def status(directory: RunningPeer = None, context: ContextName = None, as_json: AsJson = False) -> None:
+@in_context
+def status(directory: RunningPeer = None, as_json: AsJson = False) -> None:
     """Print the state of a running peer: peers, messages, tips, missing, refusals, bytes."""
     import asyncio
 
     from dovetail.cli.output import print_record
 
     async def work() -> dict[str, Any]:
-        async with _peer(directory, context) as peer:
+        async with _peer(directory) as peer:
             return await peer.status()
 
     answer = asyncio.run(work())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dovetail.cli.client_options import ContextName, Wait, describe_sent, takes
+from dovetail.cli.client_options import Wait, deprecated, describe_sent, in_context, takes
 from dovetail.cli.exit_codes import EXIT_NO
 from dovetail.cli.output import escape, print_json, say
 
@@ -160,14 +160,12 @@ class HomeOption:
         ),
     ] = None
 
-    context: ContextName = None
-
     @property
     def directory(self) -> Path:
         """The owner's directory."""
         from dovetail.cli.client_options import read_context
 
-        return self.home or Path(read_context(self.context).home or _DEFAULT_HOME)
+        return self.home or Path(read_context().home or _DEFAULT_HOME)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,8 +222,9 @@ def serve(
         str, typer.Option(metavar="HOST:PORT", help="Address to listen on; port 0 picks a free one.")
     ] = "127.0.0.1:8443",
     certificate: Annotated[Path | None, typer.Option(metavar="FILE", help="The node's TLS certificate (PEM).")] = None,
+    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="The certificate's private key (PEM).")] = None,
     certificate_key: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The certificate's private key (PEM).")
+        Path | None, typer.Option(hidden=True, callback=deprecated("--certificate-key", "--tls-key"))
     ] = None,
     authority: Annotated[
         Path | None, typer.Option(metavar="FILE", help="CA that certifies other nodes; the system's by default.")
@@ -247,15 +246,16 @@ def serve(
         metrics_at = parse_listen(metrics) if metrics is not None else None
     except ValueError as error:
         raise UsageError(f"listen or metrics: {error}") from None
-    if (certificate is None) is not (certificate_key is None):
-        raise UsageError("give both --certificate and --certificate-key, or neither")
+    tls_key = tls_key or certificate_key
+    if (certificate is None) is not (tls_key is None):
+        raise UsageError("give both --certificate and --tls-key, or neither")
     options = NodeOptions(
         uri=uri,
         host=host,
         port=port,
         journal=journal,
         certificate=str(certificate) if certificate else None,
-        certificate_key=str(certificate_key) if certificate_key else None,
+        certificate_key=str(tls_key) if tls_key else None,
         authority=str(authority) if authority else None,
         metrics=metrics_at,
     )
@@ -269,6 +269,7 @@ def serve(
 
 
 @app.command()
+@in_context
 @takes(OwnerOptions)
 def create(
     owner: OwnerOptions,
@@ -325,6 +326,7 @@ def create(
 
 
 @app.command("connect")
+@in_context
 @takes(OwnerOptions)
 def connect_atoms(
     owner: OwnerOptions,
@@ -337,6 +339,7 @@ def connect_atoms(
 
 
 @app.command()
+@in_context
 @takes(OwnerOptions)
 def send(
     owner: OwnerOptions,
@@ -355,6 +358,7 @@ def send(
 
 
 @app.command()
+@in_context
 @takes(OwnerOptions)
 def close(
     owner: OwnerOptions,
@@ -367,6 +371,7 @@ def close(
 
 
 @app.command()
+@in_context
 @takes(OwnerOptions)
 def replace(owner: OwnerOptions, socket: _SOCKETS = None, content: _CONTENT = None) -> None:
     """Replace the atom's description and sockets; without --socket it keeps those it has.
@@ -378,6 +383,7 @@ def replace(owner: OwnerOptions, socket: _SOCKETS = None, content: _CONTENT = No
 
 
 @app.command()
+@in_context
 @takes(OwnerOptions)
 def activate(owner: OwnerOptions) -> None:
     """Let an inactive atom take connections again."""
@@ -385,6 +391,7 @@ def activate(owner: OwnerOptions) -> None:
 
 
 @app.command()
+@in_context
 @takes(OwnerOptions)
 def deactivate(owner: OwnerOptions) -> None:
     """Close the atom's connections and take no new ones until it is activated."""
@@ -392,6 +399,7 @@ def deactivate(owner: OwnerOptions) -> None:
 
 
 @app.command()
+@in_context
 @takes(OwnerOptions)
 def delete(owner: OwnerOptions) -> None:
     """End the atom for good: its connections are closed, its description is gone; its log stays."""
@@ -399,6 +407,7 @@ def delete(owner: OwnerOptions) -> None:
 
 
 @app.command("get")
+@in_context
 @takes(HomeOption)
 def read_document(
     owner: HomeOption,
@@ -415,6 +424,7 @@ def read_document(
 
 
 @app.command("log")
+@in_context
 @takes(OwnerOptions)
 def show_log(
     owner: OwnerOptions,

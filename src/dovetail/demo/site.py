@@ -98,7 +98,7 @@ class Site:
 
     def node_arguments(self) -> list[str]:
         """TLS for a node."""
-        files = {"--certificate": "localhost.pem", "--certificate-key": "localhost.key", "--authority": "ca.pem"}
+        files = {"--certificate": "localhost.pem", "--tls-key": "localhost.key", "--authority": "ca.pem"}
         return [text for option, name in files.items() for text in (option, str(self._keys / name))]
 
     def log_of(self, name: str) -> Path:

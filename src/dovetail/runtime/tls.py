@@ -84,8 +84,13 @@ def _load(context: ssl.SSLContext, certificate: str | None, key: str | None, aut
         if authority is not None:
             context.load_verify_locations(authority)
     except (OSError, ssl.SSLError) as error:
-        files = ", ".join(path for path in (certificate, key, authority) if path is not None)
-        raise KeyFileError(f"{files} cannot be used: {error}") from None
+        files = [path for path in (certificate, key, authority) if path is not None]
+        for path in files:
+            try:
+                Path(path).open("rb").close()
+            except OSError as unreadable:
+                raise KeyFileError(f"{path} cannot be read: {unreadable.strerror or unreadable}") from None
+        raise KeyFileError(f"{', '.join(files)} cannot be used: {error}") from None
 
 
 class ReloadedTls(abc.ABC):
