@@ -153,6 +153,8 @@ def test_without_what_it_needs(site, place, name, tmp_path, monkeypatch):
         call(site, place)
     assert str(raised.value)
     assert "\n" not in str(raised.value)
+    if name == "another version":
+        assert str(raised.value).endswith("; is this its path for version 2?")
     assert raised.value.retriable is (kind is dovetail.ConnectFailed or name == "port in use")
 
 

@@ -101,22 +101,30 @@ class PcpClient(Receiving):
                 await self._wire.try_associate(self._wait_s)
                 if self._version == 2:
                     await self._await_turn()  # a version without associations: only an answer shows that we are let in
-        except PcpRequestError:
-            await self._wire.__aexit__(None, None, None)
-            raise ConnectFailed(self.url, self._wire.trouble or "closed the connection") from None
-        except TimeoutError:
-            await self._wire.__aexit__(None, None, None)
-            raise ConnectFailed(self.url, f"did not answer within {max(self._timeout_s, self._wait_s):g} s") from None
         except BaseException as error:
             await self._wire.__aexit__(None, None, None)
-            if isinstance(error, ConnectFailed) and error.reason.startswith(BROKEN_RULES):
-                why = f"{error.reason}; is this its path for version {self._version}?"
-                raise ConnectFailed(self.url, why) from None
-            if isinstance(error, ConnectFailed) and error.reason.endswith(CLOSED) and self._tls.certificate:
-                refusal = guess_refusal(self._tls.certificate, self._tls.authority)
-                raise ConnectFailed(self.url, f"{error.reason}; {refusal}") from None
-            raise
+            failure = self._why_not_connected(error)
+            if failure is None:
+                raise
+            raise ConnectFailed(self.url, failure) from None
         return self
+
+    def _why_not_connected(self, error: BaseException) -> str | None:
+        """The reason for ConnectFailed; None for other errors."""
+        match error:
+            case PcpRequestError():
+                reason = self._wire.trouble or "closed the connection"
+            case TimeoutError():
+                return f"did not answer within {max(self._timeout_s, self._wait_s):g} s"
+            case ConnectFailed():
+                reason = error.reason
+            case _:
+                return None
+        if reason.startswith(BROKEN_RULES):
+            return f"{reason}; is this its path for version {self._version}?"
+        if reason.endswith(CLOSED) and self._tls.certificate:
+            return f"{reason}; {guess_refusal(self._tls.certificate, self._tls.authority)}"
+        return reason
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -325,8 +325,8 @@ class PcpClient:
                 self._associated.set()
                 self._decided.set()
             case Disconnected(detail=detail, code=code):
-                level = logging.WARNING if code == CLOSE_SUPERSEDED else logging.INFO
-                log.log(level, "%s is disconnected: %s", self.uri, detail)
+                is_told = code != CLOSE_SUPERSEDED or self._reports or self._replies  # by a call that fails
+                log.log(logging.INFO if is_told else logging.WARNING, "%s is disconnected: %s", self.uri, detail)
                 self.trouble = detail
                 self._decided.set()
                 if self._refusal is None:
