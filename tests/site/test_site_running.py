@@ -56,9 +56,10 @@ def server():
         thread.join()
 
 
-def site_with(url, metrics=None):
+def site_with(url, metrics=None, mute=()):
     return SimpleNamespace(
         metrics_endpoints=lambda: [("pcp/broker", url)],
+        servers=lambda: [SimpleNamespace(label=name) for name in ("pcp/broker", *mute)],
         config=SimpleNamespace(
             supervisor=SimpleNamespace(metrics=metrics),
             lake=SimpleNamespace(seal_interval_s=10),
@@ -142,4 +143,11 @@ def test_the_doctor_asks_a_running_site(server):
     found = list(check_running(site_with(server.url, "127.0.0.1:1")))
     assert [(each.check, each.status) for each in found] == [("up", Status.FAIL), ("pcp/broker", Status.OK)]
     server.text = "ok, but x"
-    assert [each.status for each in check_running(site_with(server.url))] == [Status.WARN]
+    found = list(check_running(site_with(server.url, mute=["swarm/a/b"])))
+    assert [(each.check, each.status) for each in found] == [
+        ("up", Status.WARN),
+        ("swarm/a/b", Status.WARN),
+        ("pcp/broker", Status.WARN),
+    ]
+    assert "not asked" in found[0].detail
+    assert "not asked" in found[1].detail

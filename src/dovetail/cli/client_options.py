@@ -113,7 +113,7 @@ def in_context(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def run(**given: Any) -> None:
-        token = _CHOSEN.set(given.pop("context"))
+        token = _CHOSEN.set(given.pop("context", None))
         try:
             command(**given)
         finally:

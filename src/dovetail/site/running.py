@@ -45,6 +45,13 @@ def check_running(site: Site) -> Iterator[Finding]:
     asked = site.metrics_endpoints()
     if site.config.supervisor.metrics is not None:
         asked.insert(0, ("up", f"http://{site.config.supervisor.metrics}/metrics"))
+    else:
+        what = "sealing, the audit and the dashboard are not asked: `up` has no metrics"
+        yield warn("up", what, "give supervisor.metrics")
+    names = {name for name, _ in asked}
+    for table in site.servers():
+        if table.label not in names:
+            yield warn(table.label, "not asked: it has no metrics", "give it `metrics`, or `metrics_port`")
     if not asked:
         yield fail(
             "running", "no server has a metrics endpoint", "set supervisor.metrics, and `metrics` of each server"
