@@ -39,7 +39,7 @@ def test_import_loads_next_to_nothing():
     [
         ("Receipt", {"pyarrow", "pyspark", "asyncio", "picows", "pyoxigraph"}),
         ("connect", {"pyarrow", "pyspark", "sqlite3", "picows", "pyoxigraph"}),
-        ("PcpClient", {"pyarrow", "pyspark", "sqlite3", "pyoxigraph"}),
+        ("PcpClient", {"pyarrow", "pyspark", "sqlite3", "pyoxigraph", "cryptography"}),
         ("open_tables", {"pyspark", "pyoxigraph", "picows", "asyncio"}),
         ("NotDelivered", HEAVY - {"msgspec"}),
     ],

@@ -16,7 +16,6 @@ from typing import Any
 import msgspec
 
 from dovetail.journal.durable_file import replace_file
-from dovetail.keys.files import make_private_directory
 from dovetail.model.errors import ConfigError, UsageError
 
 VARIABLE = "DOVETAIL_CONTEXT"
@@ -95,6 +94,8 @@ def load_context(name: str | None = None) -> Context:
 
 def save_context(name: str, context: Context) -> Path:
     """Write a context, readable only by its user; paths become absolute."""
+    from dovetail.keys.files import make_private_directory  # loads what reading a context does not need
+
     path = _path(name)
     make_private_directory(path.parent)
     given: dict[str, Any] = msgspec.to_builtins(context)

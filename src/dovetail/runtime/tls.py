@@ -16,12 +16,12 @@ import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from typing import TYPE_CHECKING, Any
 
 from dovetail.model.errors import ConfigError, KeyFileError
+
+if TYPE_CHECKING:
+    from cryptography import x509  # imported where it is used: a client without TLS starts sooner
 
 MAX_REVOCATION_LIST_BYTES = 64 * 1024 * 1024
 CHECK_S = 2.0
@@ -170,6 +170,8 @@ def _stamp(path: Path) -> tuple[int, int] | None:
 
 def first_expiry(path: str | None) -> float | None:
     """When the first certificate of a chain or bundle expires, in seconds since 1970; None without a file."""
+    from cryptography import x509
+
     if path is None:
         return None
     chain = x509.load_pem_x509_certificates(Path(path).read_bytes())
@@ -178,6 +180,8 @@ def first_expiry(path: str | None) -> float | None:
 
 def guess_refusal(certificate: str, authority: str | None) -> str:
     """Why a server that closed the connection may have rejected our certificate: servers rarely say."""
+    from cryptography import x509
+
     try:
         chain = x509.load_pem_x509_certificates(Path(certificate).read_bytes())
         issuers = [] if authority is None else x509.load_pem_x509_certificates(Path(authority).read_bytes())
@@ -192,6 +196,8 @@ def guess_refusal(certificate: str, authority: str | None) -> str:
 
 
 def _is_issued_by(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
+    from cryptography.exceptions import InvalidSignature
+
     try:
         certificate.verify_directly_issued_by(issuer)
     except (ValueError, TypeError, InvalidSignature):
@@ -319,6 +325,8 @@ class RevocationList:
         return new
 
     def _read(self, data: bytes) -> frozenset[int]:
+        from cryptography import x509
+
         try:
             if data.lstrip().startswith(b"-----"):
                 revocations = x509.load_pem_x509_crl(data)
