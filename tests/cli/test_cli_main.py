@@ -84,10 +84,18 @@ def test_help_names_values_in_words_not_in_types(dovetail):
             assert re.fullmatch(r"(-\w, )?--[\w-]+ [^<>]+", shown), f"{path}: {shown}"
 
 
+def test_help_loads_nothing_heavy():
+    script = "import sys; from dovetail.cli.main import main; main(['--help']); print(*sys.modules, file=sys.stderr)"
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    loaded = {name.partition(".")[0] for name in ran.stderr.split()}
+    assert loaded.isdisjoint(HEAVY)
+    assert len(ran.stderr.split()) < MAX_MODULES_FOR_HELP
+    assert not [name for name in ran.stderr.split() if name in {f"dovetail.cli.{noun.name}" for noun in NOUNS}]
+
+
 @pytest.mark.parametrize(
     ("words", "needed"),
     [
-        (["--help"], set()),
         (["pcp", "send", "--url", "ws://127.0.0.1:1/pcp", "--as", "pcp://me/agent", "pcp://a/agent"], {"picows"}),
         (["context", "list"], set()),
     ],
