@@ -221,6 +221,18 @@ def test_a_shell_is_told_how_a_word_goes_on():
     assert run_process(env=asked).stdout.split() == ["show"]
 
 
+@pytest.mark.system
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_names_of_contexts_are_completed(dovetail, shell):
+    for name in ("home", "harbour", "away"):
+        assert dovetail("context", "save", name).code == 0
+    for line in ("dovetail context use h", "dovetail pcp send --context h"):
+        asked = {"_DOVETAIL_COMPLETE": f"complete_{shell}", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
+        asked |= {"_TYPER_COMPLETE_ARGS": line, "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+        said = run_process(env=asked).stdout
+        assert ("home" in said, "harbour" in said, "away" in said) == (True, True, False)
+
+
 @contextlib.contextmanager
 def running_dev(directory: Path, *words: str):
     """`dovetail dev` in a directory; its first line."""

@@ -78,9 +78,24 @@ SigningKey = Annotated[
 OldSigningKey = Annotated[
     Path | None, typer.Option("--key", hidden=True, callback=deprecated("--key", "--signing-key"))
 ]
+
+
+def complete_context(incomplete: str) -> list[str]:
+    """The names of contexts that begin so, for completion."""
+    from dovetail.api.contexts import list_contexts
+
+    return [name for name in list_contexts() if name.startswith(incomplete)]
+
+
 ContextName = Annotated[
     str | None,
-    typer.Option("--context", metavar="NAME", help="A saved context instead of the current one.", show_default=False),
+    typer.Option(
+        "--context",
+        metavar="NAME",
+        help="A saved context instead of the current one.",
+        show_default=False,
+        autocompletion=complete_context,
+    ),
 ]
 _CHOSEN: ContextVar[str | None] = ContextVar("context", default=None)
 TablesOption = Annotated[

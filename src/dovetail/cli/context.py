@@ -7,18 +7,23 @@ from typing import Annotated
 
 import typer
 
+from dovetail.cli.client_options import complete_context
 from dovetail.cli.exit_codes import EXIT_NO
 from dovetail.cli.table_options import Form, prints_table
 
 app = typer.Typer(help="Save servers, keys and files under a name for commands to use.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(help="The context's name.", metavar="NAME")]
+Name = Annotated[str, typer.Argument(help="The context's name.", metavar="NAME", autocompletion=complete_context)]
 OptionalName = Annotated[
     str | None,
-    typer.Argument(help="The context's name; the current one by default.", metavar="NAME", show_default=False),
+    typer.Argument(
+        help="The context's name; the current one by default.",
+        metavar="NAME",
+        show_default=False,
+        autocompletion=complete_context,
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
-Given = Annotated[str | None, typer.Option(show_default=False)]
 
 
 @app.command()
