@@ -104,6 +104,11 @@ def test_a_target_that_is_full_is_asked_again_until_it_takes_all(journal, status
     assert said == [f"{url} answered {status}: waiting and retrying", f"{url} accepts spans again"]
 
 
+def test_exporting_once_what_is_not_there_is_an_error(journal):
+    ran = dovetail("otel", "nowhere.journal", "--endpoint", "http://127.0.0.1:1", "--once", cwd=journal.parent)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (1, "", "dovetail: no journal at nowhere.journal\n")
+
+
 def test_a_redirect_is_not_followed(journal):
     with receiving() as other, receiving((302, {"Location": other.url}, b"")) as receiver:
         with pytest.raises(NotTaken, match="answered 302"):

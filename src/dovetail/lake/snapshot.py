@@ -44,7 +44,9 @@ def check_lake(lake: Location) -> Location:
     directory = local_directory(lake)
     is_there = open_store(lake).directories(f"{MANIFESTS}/") if directory is None else (directory / MANIFESTS).is_dir()
     if not is_there:
-        raise PipelineError(f"{lake} is not a lake: it has no {MANIFESTS}")
+        raise PipelineError(
+            f"{lake} is not a lake: it has no {MANIFESTS}; seal journals into it with `dovetail journal seal`"
+        )
     return lake if directory is None else directory.resolve()
 
 

@@ -80,7 +80,10 @@ class Exporter:
         self.refused = 0
 
     def run(self, *, once: bool = False) -> None:
-        """Export until stopped; with `once`, only what exists now, and NotTaken if the target does not accept it."""
+        """Export until stopped; with `once`, only what exists now, and NotTaken if the target does not accept it.
+
+        A journal that cannot be read is skipped until it can be; with `once` it is an error.
+        """
         self._is_patient = not once
         try:
             while not self.stopped.is_set():
@@ -92,13 +95,18 @@ class Exporter:
                 reader.close()
 
     def _follow(self, path: Path, *, once: bool) -> bool:
-        """Export a slice of one journal; True if its end was reached. Skips a journal that cannot be read now."""
+        """Export a slice of one journal; True if its end was reached.
+
+        A journal that cannot be read now is skipped, unless `once`.
+        """
         try:
             spans = self._open(path)
             closed, is_at_end = spans.read(time.monotonic())
             if once and is_at_end:
                 closed += spans.finish()
         except JournalError as error:
+            if once:
+                raise
             self._note(path, f"{path} cannot be read: {error}")
             if (following := self._following.pop(path, None)) is not None:
                 following[0].close()

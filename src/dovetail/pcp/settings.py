@@ -193,7 +193,10 @@ def check_settings(settings: PcpSettings) -> None:
         return
     for name in ("certificate", "key", "authority"):
         if not getattr(settings, name):
-            raise ConfigError(f"{name} is missing; without TLS there is only insecure_plain on loopback")
+            raise ConfigError(
+                f"{name} is missing: TLS needs certificate, key and authority; to try without, give insecure_plain "
+                "(--insecure-plain), on loopback only"
+            )
 
 
 ALLOW_ALL = (Rule(allow=True, name="allow all"),)
