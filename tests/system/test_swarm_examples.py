@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
+import re
+import select
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import dovetail
 
 pytestmark = pytest.mark.system
 
@@ -30,3 +35,24 @@ def test_chat():
 
 def test_decode():
     assert run("swarm_decode.py") == "6f14d34754dbc45d 1700000001000 ttl 60: b'hello swarm'\n"
+
+
+def test_the_program_of_the_how_to_runs_as_printed(tmp_path):
+    """With another peer to talk to, and free ports."""
+    page = (ROOT / "docs" / "how-to" / "swarm-application.md").read_text()
+    (program,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "swarm.toml").write_text('name = "page"\nwork = 1000\n')
+    with dovetail.sync.SwarmPeer.join(tmp_path / "swarm.toml", tmp_path / "other") as other:
+        program = program.replace("127.0.0.1:4711", "127.0.0.1:0").replace("127.0.0.1:4712", other.endpoints[0])
+        environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "PYTHONUNBUFFERED": "1"}
+        command = [sys.executable, "-c", program]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path, env=environment) as process:
+            try:
+                said = process.stdout.readline()
+                heard = other.events(dt.datetime.now(dt.UTC) - dt.timedelta(minutes=1))
+                assert said == f"published {next(heard).address}\n"
+                while not select.select([process.stdout], [], [], 0.2)[0]:  # until it reads, messages pass it by
+                    other.publish("ahoy")
+                assert process.stdout.readline().endswith(" ahoy\n")
+            finally:
+                process.kill()
