@@ -328,4 +328,6 @@ def test_a_context_has_journals_lake_tables_and_trust(dovetail, site, tmp_path, 
     create_signing_key(tmp_path / "strangers", "pcp://broker/server")
     dovetail("context", "save", "all", "--trust", tmp_path / "strangers")
     assert (dovetail("journal", "verify").code, dovetail("journal", "verify", journal).code) == (3, 0)
+    wrong = dovetail("audit", "show", "findings", "--columns", "check,severty")
+    assert (wrong.code, wrong.out, "there is no column 'severty'" in wrong.err) == (2, "", True)
     assert "called --tables now" in dovetail("report", tables).err

@@ -12,7 +12,7 @@ import datetime as dt
 import json
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import and_, or_
@@ -315,6 +315,13 @@ def _among(wanted: pa.Table, where: Where) -> pc.Expression:
     return chosen if bound is None else bound & chosen
 
 
+def check_columns(schema: pa.Schema, names: Iterable[str]) -> None:
+    """Raise UsageError unless a table has these columns."""
+    for name in names:
+        if schema.get_field_index(name) < 0:
+            raise UsageError(f"there is no column {name!r}; there are {', '.join(schema.names)}")
+
+
 def rows_with(schema: pa.Schema, conditions: Mapping[str, Any], with_id: WithId | None = None) -> pc.Expression | None:
     """A filter for rows whose columns have these values, given as text or as typed values.
 
@@ -322,9 +329,8 @@ def rows_with(schema: pa.Schema, conditions: Mapping[str, Any], with_id: WithId 
     """
     each = []
     for column, value in conditions.items():
+        check_columns(schema, [column])
         index = schema.get_field_index(column)
-        if index < 0:
-            raise UsageError(f"there is no column {column!r}; there are {', '.join(schema.names)}")
         try:
             each.append(_equals(schema.field(index).type, column, value, with_id))
         except (ValueError, pa.ArrowException) as error:

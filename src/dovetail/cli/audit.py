@@ -320,14 +320,16 @@ def show(
     form: Form,
 ) -> None:
     """Print rows of one table; servers whose journals are known have their names, with --wide their URIs."""
-    from dovetail.audit.tables import open_tables
+    from dovetail.audit.tables import check_columns, open_tables
     from dovetail.cli.output import print_rows, say
 
     opened = open_tables(_root(tables, out), run)
+    schema = opened.dataset(table).schema
+    names = columns.split(",") if columns else schema.names
+    check_columns(schema, names)
     servers = _server_names(journals)
     uris = {name: server for server, name in servers.items()}
     conditions = {column: uris.get(value, value) for column, value in _pairs(where or [], "--where").items()}
-    names = columns.split(",") if columns else opened.dataset(table).schema.names
     expression = opened.equals(table, conditions)
     rows = opened.scan(table, expression, limit or None)
     print_rows(rows if form.is_whole else (_name_servers(row, servers) for row in rows), names, form)
