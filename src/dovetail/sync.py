@@ -9,6 +9,7 @@ Each client has an event loop in its own thread, which ends with the `with` bloc
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial, wraps
 from types import TracebackType
@@ -91,7 +92,22 @@ class Twin(Generic[C]):
         return self._client
 
     def _run(self, work: Callable[[], Awaitable[T]]) -> T:
-        return self._running.call(work)
+        """The result of a call in the loop's thread; Ctrl-C here ends it there, too."""
+        ended = threading.Event()
+
+        async def working() -> T:
+            try:
+                return await work()
+            finally:
+                ended.set()
+
+        waiting = self._running.start_task_soon(working)
+        try:
+            return waiting.result()
+        except BaseException:
+            if waiting.cancel():
+                ended.wait(_ENDING_S)
+            raise
 
     @property
     def _running(self) -> BlockingPortal:
@@ -108,12 +124,15 @@ class Twin(Generic[C]):
         try:
             while (item := self._run(following)) is not _END:
                 yield cast("T", item)
-        finally:
+        except GeneratorExit:
             if self._client is not None:
                 self._run(items.aclose)  # type: ignore[attr-defined]  # always a generator
+            raise
 
 
 _END = object()
+_ENDING_S = 10.0
+"""The longest that an interrupted call is waited for."""
 
 
 class Asked(NamedTuple):

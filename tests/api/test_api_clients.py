@@ -1,6 +1,7 @@
 """Clients of the three fabrics through `import dovetail`, against real servers of `local()`."""
 
 import asyncio
+import concurrent.futures
 import contextlib
 import datetime as dt
 import hashlib
@@ -157,6 +158,36 @@ def test_the_sync_twin_asks_and_watches(site):
         assert [next(seen), next(seen)] == [(ANN, True), (BEN, True)]
         seen.close()
         assert list(zip(range(2), ann.watch("pcp://*/agent"), strict=False)) == [(0, (ANN, True)), (1, (BEN, True))]
+    assert threading.enumerate() == before
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda ann: ann.receive(),
+        lambda ann: next(iter(ann)),
+        lambda ann: ann.request(BEN, "x"),
+        lambda ann: list(zip(range(3), ann.watch(), strict=False)),
+    ],
+)
+def test_ctrl_c_ends_a_call_of_the_sync_twin(site, monkeypatch, call):
+    before = threading.enumerate()
+    result = concurrent.futures.Future.result
+
+    def interrupt(future, timeout=None):
+        """A call that takes long is interrupted."""
+        try:
+            return result(future, 0.2 if timeout is None else timeout)
+        except concurrent.futures.TimeoutError:
+            raise KeyboardInterrupt from None
+
+    with dovetail.sync.connect(site.url, BEN), dovetail.sync.connect(site.url, ANN) as ann:
+        with monkeypatch.context() as patch:
+            patch.setattr(concurrent.futures.Future, "result", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                call(ann)
+        assert ann.send(ANN, "still here").ok
+        assert ann.receive(timeout=10).data == "still here"
     assert threading.enumerate() == before
 
 
