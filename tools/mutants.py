@@ -38,7 +38,10 @@ TARGETS = {
     "pcp/recovery.py": "tests/pcp/test_pcp_recovery.py",
     "pcp/inventory.py": "tests/pcp/test_pcp_inventory.py tests/pcp/test_pcp_broker.py tests/pcp/test_pcp_session.py",
     "pcp/authorization.py": "tests/pcp/test_pcp_authorization.py tests/pcp/test_pcp_broker.py",
-    "pcp/delivery.py": "tests/pcp/test_pcp_delivery.py tests/pcp/test_pcp_broker.py tests/pcp/test_pcp_recovery.py",
+    "pcp/delivery.py": (
+        "tests/pcp/test_pcp_delivery.py tests/pcp/test_pcp_broker.py tests/pcp/test_pcp_recovery.py"
+        " tests/pcp/test_pcp_translation.py"
+    ),
     "pcp/outbound.py": "tests/pcp/test_pcp_delivery.py tests/pcp/test_pcp_broker.py tests/pcp/test_pcp_recovery.py",
     "won/connection.py": "tests/won/test_won_node.py",
     "won/response_builder.py": "tests/won/test_won_node.py tests/won/test_won_bad_input.py",

@@ -418,6 +418,7 @@ def test_what_was_queued_is_told_again_when_it_has_its_outcome():
     told = [event for event in world.events if isinstance(event, MessageHandled)][-3:]
     assert [event.outcome for event in told] == ["queued", "rejected", "delivered"]
     assert (told[1].message_type, told[1].targets) == ("http://example.com/ping", (C,))
+    assert told[2].recipients == 1
 
 
 def test_counts_by_stage_and_reason():
