@@ -1,32 +1,9 @@
-"""Small files beside journals and tables: durable replacement of whole ones, and careful opening of those kept open."""
+"""Durable replacement of whole small files: state beside journals and tables, receipts, contexts."""
 
 from __future__ import annotations
 
-import errno
 import os
-import stat
 from pathlib import Path
-
-from dovetail.keys.files import PRIVATE_MODE
-from dovetail.model.errors import JournalError
-
-
-def open_beside(path: Path, flags: int) -> int:
-    """Open a file that belongs to a journal, for its owner only; raises JournalError if it leads elsewhere.
-
-    Otherwise whoever may create a name in the directory could have the server write into any of its files, or wait for
-    ever.
-    """
-    try:
-        descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, PRIVATE_MODE)
-    except OSError as error:
-        if error.errno != errno.ELOOP:
-            raise
-        raise JournalError(f"{path} is a symbolic link, expected a file") from None
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise JournalError(f"{path} is not a file")
-    return descriptor
 
 
 def replace_file(path: Path, data: bytes, mode: int = 0o666) -> None:

@@ -18,13 +18,15 @@ import errno
 import functools
 import hashlib
 import os
+import stat
 import struct
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from dovetail.journal.durable_file import open_beside
+from dovetail.keys.files import PRIVATE_MODE
+from dovetail.model.errors import JournalError
 from dovetail.tlog.keys import Verifier
 
 SUFFIX = ".mark"
@@ -146,9 +148,27 @@ class MarkFile:
         os.fsync(self._descriptor)
 
 
+def open_beside(path: Path, flags: int) -> int:
+    """Open a file that belongs to a journal, for its owner only; raises JournalError if it leads elsewhere.
+
+    Otherwise whoever may create a name in the directory could have the server write into any of its files, or wait for
+    ever.
+    """
+    try:
+        descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, PRIVATE_MODE)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise JournalError(f"{path} is a symbolic link, expected a file") from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise JournalError(f"{path} is not a file")
+    return descriptor
+
+
 def _read_slots(journal: Path, key: bytes) -> list[Mark | None]:
     try:
-        with open(open_beside(mark_path(journal), os.O_RDONLY), "rb") as file:  # noqa: PTH123
+        with open(open_beside(mark_path(journal), os.O_RDONLY), "rb") as file:
             data = file.read(SLOTS * SLOT_BYTES)
     except OSError:
         data = b""

@@ -33,9 +33,9 @@ from dovetail.journal.database import (
     prepare_writer,
     translate,
 )
-from dovetail.journal.durable_file import open_beside, sync_directory
+from dovetail.journal.durable_file import sync_directory
 from dovetail.journal.encoding import Entries, hash_entries
-from dovetail.journal.high_water import MarkFile, mark_path
+from dovetail.journal.high_water import MarkFile, mark_path, open_beside
 from dovetail.journal.layout import crc32
 from dovetail.journal.messages import MessageRow, StoredMessage, encode_messages
 from dovetail.journal.reader import HAS_MARK, HAS_MARK_VALUE, JournalReader
