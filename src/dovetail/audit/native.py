@@ -14,7 +14,6 @@ from pyspark.sql.classic.column import Column as ClassicColumn
 from pyspark.sql.utils import get_active_spark_context
 
 SHA256_BYTES = 32
-LONG_BYTES = 8
 
 _EXPRESSIONS = "org.apache.spark.sql.classic.ExpressionUtils"
 _INVOKE = "org.apache.spark.sql.catalyst.expressions.objects.StaticInvoke$"

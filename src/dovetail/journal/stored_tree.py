@@ -23,8 +23,6 @@ from dovetail.tlog.tree import (
     aligned_ranges,
     fold,
     fold_perfect,
-    prove_consistency,
-    prove_inclusion,
 )
 
 _BLOCK_BYTES = BLOCK_LEAVES * HASH_BYTES
@@ -128,14 +126,6 @@ class JournalTree:
     def __init__(self, reader: JournalReader) -> None:
         self._reader = reader
         self._hasher = HopHasher(STAGE_OF_CODE, REASON_OF_CODE)
-
-    def prove_inclusion(self, seq: int, size: int) -> list[bytes]:
-        """The RFC 9162 path from hop `seq` to the root of the first `size` hops."""
-        return prove_inclusion(seq, size, self.node)
-
-    def prove_consistency(self, old_size: int, size: int) -> list[bytes]:
-        """The RFC 9162 proof that the first `old_size` hops are a prefix of the first `size`."""
-        return prove_consistency(old_size, size, self.node)
 
     def leaf_hashes(self, first: int, end: int) -> Iterator[bytes]:
         """Leaf hashes of hops from `first` up to but excluding `end`, computed from the rows, one commit at a time."""

@@ -27,7 +27,6 @@ from dovetail.fast import twin
 from dovetail.model.address import Address
 from dovetail.model.errors import RemoteProtocolError
 from dovetail.model.hop import Reason
-from dovetail.won.vocabulary import SELF
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as Buffer
@@ -60,8 +59,6 @@ _EXPANSION = 8
 MAX_CANONICAL_WORK = 20_000
 """Upper bound of `sum(size! * quads)` over groups of indistinguishable, linked blank nodes: about 40 ms."""
 _MAX_GROUP = 8
-_SELF_TERM = f"<{SELF}>"
-_SELF_PREFIX = f"<{SELF}#"
 
 
 def read_quads(data: bytes, limits: Limits = WIRE) -> list[Quad]:
