@@ -86,7 +86,7 @@ def test_a_range_that_is_proven_but_too_short_is_not_complete(journal):
         verify_receipt(encode(value), TRUSTED)
     value = json.loads(build(journal, 95, 133))
     value["from"] -= 1000
-    with pytest.raises(ReceiptError, match=r"^completeness: .* missing at the beginning"):
+    with pytest.raises(ReceiptError, match=r"^completeness: .* missing at the start"):
         verify_receipt(encode(value), TRUSTED)
 
 

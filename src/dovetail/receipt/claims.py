@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from json.encoder import encode_basestring_ascii
 
 from dovetail.fabrics import fabric_named
+from dovetail.model.errors import ReceiptError
 from dovetail.model.hop import Hop, Relation, Stage
 from dovetail.model.times import time_text
 from dovetail.receipt.consistency import View
@@ -101,6 +102,12 @@ def describe_cosignature(checkpoint: Checkpoint, cosignature: Cosignature) -> st
         f"{cosignature.witness.name} saw that signed journal of {checkpoint.origin} at {at}, "
         "and that it had only grown since it last looked"
     )
+
+
+def check_claim(stated: Sequence[str], proven: Sequence[str]) -> None:
+    """Check that a receipt states exactly what follows from its proofs."""
+    if stated != proven:
+        raise ReceiptError("claim: the text in the file is not what its proofs show")
 
 
 def state_limits(fabric: str, hops: Sequence[Hop], *, is_redacted: bool, unwitnessed: Iterable[str]) -> list[str]:

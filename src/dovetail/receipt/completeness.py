@@ -16,7 +16,7 @@ from dovetail.model.address import Address
 from dovetail.model.errors import ReceiptError
 from dovetail.model.hop import Hop
 from dovetail.model.times import time_text
-from dovetail.receipt.claims import describe_commitment
+from dovetail.receipt.claims import check_claim, describe_commitment
 from dovetail.receipt.consistency import View
 from dovetail.receipt.delivery import read_hop
 from dovetail.receipt.format import (
@@ -124,8 +124,7 @@ def check_completeness(receipt: Completeness, trusted: frozenset[Verifier], poli
     """Check that these are all hops in the time range."""
     part = check_range(receipt, trusted, policy)
     hops = tuple(hop for hop, _ in part.inside)
-    if receipt.claim != _state(part.checkpoint, hops, receipt.since, receipt.until):
-        raise ReceiptError("claim: the words in the file are not what its proofs say")
+    check_claim(receipt.claim, _state(part.checkpoint, hops, receipt.since, receipt.until))
     return Proof(
         kind="completeness",
         fabric=part.fabric,
@@ -156,7 +155,7 @@ def check_range(receipt: Completeness | Exchange, trusted: frozenset[Verifier], 
     hashes = iter(decode_hashes(receipt.hashes, "the hashes"))
     root = _root_of_range(0, checkpoint.size, receipt.first, leaves, hashes)
     if next(hashes, None) is not None:
-        raise ReceiptError("inclusion: hashes that belong to no place beside the range")
+        raise ReceiptError("inclusion: more hashes than the range needs")
     if root != checkpoint.root:
         raise ReceiptError(f"inclusion: these are not hops {receipt.first} and following of {checkpoint.origin}")
     _check_borders(receipt, [hop for hop, _ in hops], checkpoint)
@@ -178,9 +177,9 @@ def _check_borders(receipt: Completeness | Exchange, hops: Sequence[Hop], checkp
     before = sum(at_us < receipt.since for at_us in times)
     behind = sum(at_us >= receipt.until for at_us in times)
     if before > 1 or (before == 0 and receipt.first > 0):
-        raise ReceiptError("completeness: nothing shows that no hop is missing at the beginning")
+        raise ReceiptError("completeness: no proof that no hop is missing at the start")
     if behind > 1 or (behind == 0 and receipt.first + len(hops) < checkpoint.size):
-        raise ReceiptError("completeness: nothing shows that no hop is missing at the end")
+        raise ReceiptError("completeness: no proof that no hop is missing at the end")
 
 
 def _root_of_range(start: int, end: int, first: int, leaves: Sequence[bytes], hashes: Iterator[bytes]) -> bytes:

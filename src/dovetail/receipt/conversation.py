@@ -25,7 +25,7 @@ from dovetail.model.errors import ReceiptError
 from dovetail.model.fabric import Fabric, MessageInfo, Refused, Role, Signed, Thread
 from dovetail.model.hop import Relation, Stage
 from dovetail.model.times import time_text
-from dovetail.receipt.claims import quote
+from dovetail.receipt.claims import check_claim, quote
 from dovetail.receipt.consistency import View
 from dovetail.receipt.delivery import CheckedJournal, check_journals, single_fabric
 from dovetail.receipt.format import Conversation, bytes_of
@@ -60,8 +60,7 @@ def check_conversation(receipt: Conversation, trusted: frozenset[Verifier], poli
     sockets = check_closed(fabric, infos)
     unsigned = _check_signatures(fabric, infos, trusted, policy)
     claims = state_conversation(sockets, infos, [(j.view, len(j.hops)) for j in journals])
-    if claims != receipt.claim:
-        raise ReceiptError("claim: the words in the file are not what its proofs say")
+    check_claim(receipt.claim, claims)
     unwitnessed = [journal.signatory.server for journal in journals if not journal.signatory.witnesses]
     return Proof(
         kind="conversation",
@@ -69,7 +68,7 @@ def check_conversation(receipt: Conversation, trusted: frozenset[Verifier], poli
         claims=tuple(claims),
         not_proven=(
             *_LIMITS,
-            *(f"that {name} signed its messages here: no key at hand fits" for name in unsigned),
+            *(f"that {name} signed its messages here: none of the given keys fits" for name in unsigned),
             *(f"that {name} shows everybody the same journal: no trusted witness cosigned it" for name in unwitnessed),
         ),
         signatories=tuple(journal.signatory for journal in journals),

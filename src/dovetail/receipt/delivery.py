@@ -10,7 +10,14 @@ from dovetail.fabrics import fabric_named
 from dovetail.model.address import Address
 from dovetail.model.errors import ReceiptError
 from dovetail.model.hop import Hop, Reason, Relation, Stage
-from dovetail.receipt.claims import describe_commitment, describe_hop, describe_message, name_messages, state_limits
+from dovetail.receipt.claims import (
+    check_claim,
+    describe_commitment,
+    describe_hop,
+    describe_message,
+    name_messages,
+    state_limits,
+)
 from dovetail.receipt.consistency import View, check_since
 from dovetail.receipt.format import (
     MAX_HOPS,
@@ -59,8 +66,7 @@ def check_delivery(receipt: Delivery, trusted: frozenset[Verifier], policy: Poli
     fabric = single_fabric(journals)
     texts = check_messages(messages, journals, fabric)
     claims = state_delivery(messages, texts, ((j.view, j.hops) for j in journals), receipt.wording)
-    if claims != receipt.claim:
-        raise ReceiptError("claim: the words in the file are not what its proofs say")
+    check_claim(receipt.claim, claims)
     hops = tuple(hop for journal in journals for hop in journal.hops)
     unwitnessed = [journal.signatory.server for journal in journals if not journal.signatory.witnesses]
     return Proof(
@@ -169,7 +175,7 @@ def _check_journal(
     hops, digests = [], []
     for hop_record in record.hops:
         if hop_record.message >= len(messages):
-            raise ReceiptError(f"form: hop {hop_record.seq} of {server} is of no message here")
+            raise ReceiptError(f"form: hop {hop_record.seq} of {server} is about none of its messages")
         hop, digest = read_hop(hop_record, server, fabric, messages[hop_record.message].address)
         walker.check(hop_record, hash_leaf(encode_entry(hop, digest)))
         if hop.at_us > latest_us:

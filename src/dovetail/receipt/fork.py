@@ -14,7 +14,7 @@ from dovetail.model.address import Address
 from dovetail.model.errors import ReceiptError
 from dovetail.model.fabric import Fabric, MessageInfo, Refused, Signed
 from dovetail.model.hop import Hop
-from dovetail.receipt.claims import describe_commitment, describe_hop
+from dovetail.receipt.claims import check_claim, describe_commitment, describe_hop
 from dovetail.receipt.consistency import View
 from dovetail.receipt.delivery import check_journals, check_messages, single_fabric
 from dovetail.receipt.format import Fork, Wording, bytes_of
@@ -46,8 +46,7 @@ def check_fork(receipt: Fork, trusted: frozenset[Verifier], policy: Policy) -> P
     claims = state_fork(
         fabric, receipt.contradiction, author, messages, [(j.view, j.hops) for j in journals], receipt.wording
     )
-    if claims != receipt.claim:
-        raise ReceiptError("claim: the words in the file are not what its proofs say")
+    check_claim(receipt.claim, claims)
     return Proof(
         kind="fork",
         fabric=fabric.name,
@@ -109,7 +108,7 @@ def _check_author(
             name = fabric.show_address(message.address)
             raise ReceiptError(f"signature: {name} is not signed with a trusted key of {author}")
     if None in keys:
-        return [f"that {author} signed both: no key at hand fits"]
+        return [f"that {author} signed both: none of the given keys fits"]
     if keys[0] != keys[1]:
         raise ReceiptError(f"fork: the messages are signed with two keys of {author}")
     return []

@@ -270,7 +270,7 @@ def bytes_of(record: MessageRecord) -> bytes | None:
         return None if record.text is None else record.text.encode()
     raw = decode_base64(record.bytes, f"the bytes of {record.address}")
     if record.text is not None or _is_text(raw):
-        raise ReceiptError(f"form: the bytes of {record.address} are not spelled as they must be")
+        raise ReceiptError(f"form: the bytes of {record.address} are not in canonical form")
     return raw
 
 

@@ -20,12 +20,12 @@ def read_hashes(record: JournalRecord, server: str) -> list[bytes]:
     """The hashes of all paths; each occurs once, in order of first use, and all are used."""
     hashes = decode_hashes(record.hashes, f"the hashes of {server}")
     if len(set(hashes)) != len(hashes):
-        raise ReceiptError(f"form: a hash of {server} stands twice")
+        raise ReceiptError(f"form: a hash of {server} occurs twice")
     used = 0
     previous_seq = -1
     for hop in record.hops:
         if hop.seq <= previous_seq:
-            raise ReceiptError(f"form: the hops of {server} are not in order, or one stands twice")
+            raise ReceiptError(f"form: the hops of {server} are not in order, or one occurs twice")
         previous_seq = hop.seq
         fresh = [number for number in hop.path if number >= used]
         for number in fresh:

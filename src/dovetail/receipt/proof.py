@@ -171,5 +171,5 @@ def check_order(names: Iterable[str], what: str) -> None:
     previous: str | None = None
     for name in names:
         if previous is not None and name <= previous:
-            raise ReceiptError(f"form: {what} are not in order, or one stands twice")
+            raise ReceiptError(f"form: {what} are not in order, or one occurs twice")
         previous = name

@@ -19,7 +19,7 @@ from dovetail.model.address import Address
 from dovetail.model.errors import ReceiptError
 from dovetail.model.fabric import Fabric, MessageInfo, Refused, Thread
 from dovetail.model.hop import Hop, Relation
-from dovetail.receipt.claims import describe_commitment
+from dovetail.receipt.claims import check_claim, describe_commitment
 from dovetail.receipt.completeness import check_range, cut_range, describe_period
 from dovetail.receipt.consistency import View
 from dovetail.receipt.format import (
@@ -66,7 +66,7 @@ def build_exchange(
     inside = [(each.hop, each.digest) for each in part.kept if since_us <= each.hop.at_us < until_us]
     traffic = _sort_traffic(inside)
     if request not in traffic:
-        raise ReceiptError(f"no hop of {request.hex()} lies in this time")
+        raise ReceiptError(f"no hop of {request.hex()} is in this time range")
     wanted = [request, *sorted(_involved(traffic, request) - {request})]
     if len(wanted) > MAX_CONVERSATION:
         raise ReceiptError(f"{len(wanted)} messages of its participants, expected at most {MAX_CONVERSATION}")
@@ -117,8 +117,7 @@ def check_exchange(receipt: Exchange, trusted: frozenset[Verifier], policy: Poli
     infos = {address: _read(fabric, address, raw) for address, raw in raws.items()}
     members = _find_members(request, traffic, infos)
     claims = _state(part.checkpoint, members, infos, (receipt.since, receipt.until))
-    if receipt.claim != claims:
-        raise ReceiptError("claim: the words in the file are not what its proofs say")
+    check_claim(receipt.claim, claims)
     return Proof(
         kind="exchange",
         fabric=fabric.name,

@@ -8,6 +8,7 @@ checkpoint's root, the server rewrote its journal, or shows different journals t
 from __future__ import annotations
 
 from dovetail.model.errors import CheckpointError, ReceiptError
+from dovetail.receipt.claims import check_claim
 from dovetail.receipt.format import SplitView, check_note, decode_hashes
 from dovetail.receipt.proof import Policy, Proof, check_trust, server_fabric
 from dovetail.tlog.checkpoint import Checkpoint
@@ -34,8 +35,7 @@ def check_split_view(receipt: SplitView, trusted: frozenset[Verifier], policy: P
     root = _check_root(receipt, first, second)
     if (root or second.root) == first.root:
         raise ReceiptError("split view: the two checkpoints do not contradict each other")
-    if receipt.claim != [state_split_view(first, second, root)]:
-        raise ReceiptError("claim: the words in the file are not what its proofs say")
+    check_claim(receipt.claim, [state_split_view(first, second, root)])
     return Proof(
         kind="split view",
         fabric=server_fabric(first.origin),
