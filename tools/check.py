@@ -64,10 +64,10 @@ PARTS = (
         result=re.compile(r"(no issues found in .*|Found \d+ errors? .*)"),
         is_beside=True,
     ),
-    # three workers, since the long tests wait more than they work; how files are dealt out: tests/conftest.py
+    # four workers, since the long tests wait more than they work; how files are dealt out: tests/conftest.py
     Part(
         name="tests",
-        command=("pytest", "-m", "not soak", "-n", "3", "--dist", "loadfile", "--no-loadscope-reorder"),
+        command=("pytest", "-m", "not soak", "-n", "4", "--dist", "loadfile", "--no-loadscope-reorder"),
         result=_CLOSING,
         tells_left_out=True,
     ),
