@@ -2,9 +2,9 @@
 
     python -m benchmarks.all [--rounds N] [--seconds S] [--only PART,...] [--keep FILE] [--from FILE]
 
-Takes about fifteen minutes on two cores with nobody else. Every benchmark is a process of its own; one that fails, and a
-peer that is missing, is said on the page. `--keep` stores the rows as JSON, `--from` writes the page from such a file.
-`--rounds 1 --seconds 0.2` shows in few minutes whether all of it works; `--only` runs, and shows, no other parts.
+Takes about fifteen minutes on two cores with nobody else. Every benchmark is a process of its own; one that fails, and
+a peer that is missing, is said on the page. `--keep` stores the rows as JSON, `--from` writes the page from such a
+file. `--rounds 1 --seconds 0.2` shows in few minutes whether all of it works; `--only` runs, and shows, no other parts.
 """
 
 from __future__ import annotations
