@@ -160,9 +160,7 @@ def read_with_duckdb(root: Path) -> set[int]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("read", "times"), [(read_with_deltalake, 100), (read_with_polars, 100), (read_with_duckdb, 100)]
-)
+@pytest.mark.parametrize(("read", "times"), [(read_with_deltalake, 40), (read_with_polars, 40), (read_with_duckdb, 40)])
 def test_readers_beside_a_writer_see_one_run_whole(tmp_path, read, times):
     read_beside_a_writer(tmp_path, read, times)
 

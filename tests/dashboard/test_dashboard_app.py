@@ -211,7 +211,8 @@ def test_the_audit_is_shown_in_pages(site, tmp_path):
     assert "1 to 1 of 1" in only
     assert ask(app, "/audit?offset=99999").status == 200
     state = json.loads(ask(app, "/api/live").body)
-    assert any(alert["about"] == "fork.cycle" for alert in state["alerts"])
+    titles = {alert["about"]: alert["title"] for alert in state["alerts"] if alert["what"] == "audit"}
+    assert titles["fork.cycle"] == guide_to("fork.cycle").title, "the words that the findings have"
 
 
 def test_findings_of_one_cause_share_a_row(site, tmp_path):

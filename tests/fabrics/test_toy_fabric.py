@@ -57,7 +57,7 @@ def test_its_journal_is_verified_and_sealed(journal, tmp_path):
 
 def test_the_dashboard_explains_a_message_and_finds_what_answers_it(journal):
     with Site((journal.parent,)).open() as (sources, _):
-        trace, damages = message.tell(sources, address_of(ASK))
+        trace, damages = message.trace_message(sources, address_of(ASK))
         page = message_page(trace, message.draw(trace, sources))
     assert damages == []
     assert [(each.address, each.is_child) for each in trace.relatives] == [(address_of(ANSWER), True)]

@@ -65,7 +65,7 @@ def test_create_connect_send_close_log(nodes):
     assert record("connect", bob, "--home", homes["alice"])["state"] == "complete"
     assert record("connect", alice, "--home", homes["bob"])["state"] == "complete"
     assert b"Container" in won("get", f"{a.uri}/atom/alice/c", "--home", homes["alice"]).stdout
-    assert b"not for this atom" in won("get", f"{a.uri}/atom/alice/c", "--home", homes["bob"], code=1).stderr
+    assert b"may not read it" in won("get", f"{a.uri}/atom/alice/c", "--home", homes["bob"], code=1).stderr
     sent = record("send", bob, "hello", "--home", homes["alice"])
     assert sent["outcome"] == "delivered"
     assert [each.startswith("wm:/Qm") for each in sent["responses"]] == [True, True]

@@ -91,7 +91,12 @@ def _checks(overview: Overview, chosen: str) -> Html:
     rows = (
         (
             h("td", _chip(row.severity)),
-            h("td", h("a", text(row.check), href=_address(Choice(row.check))), class_="name"),
+            h(
+                "td",
+                h("a", text(row.title), href=_address(Choice(row.check))),
+                h("div", h("code", text(row.check)), class_="quiet"),
+                class_="name",
+            ),
             row.findings,
             h("td", prose(row.meaning), class_="detail"),
             h("td", prose(row.advice), class_="detail"),
@@ -108,9 +113,14 @@ def _findings(listing: Listing, choice: Choice) -> Html:
     rows = ([h("td", _chip(cause.severity)), *_cause(cause)] for cause in listing.causes)
     columns = ("severity", "finding", "what was found", "where", "message", "time")
     body = table(columns, rows, "stack findings") if listing.causes else h("p", "nothing was found")
-    of = "deliveries that did not arrive" if choice.check == NOT_ARRIVED else choice.check.rstrip(".")
-    title = h("h2", f"Findings of {of}" if of else "Findings")
+    of = "deliveries that did not arrive" if choice.check == NOT_ARRIVED else _title_of(choice.check)
+    title = h("h2", f"Findings: {of}" if of else "Findings")
     return h("section", title, _counted(listing, choice), body, _pager(listing, choice), id="findings")
+
+
+def _title_of(check: str) -> str:
+    """The title of a check; a group of checks, like `fork.`, is named as it is."""
+    return check.rstrip(".") if check.endswith(".") else guide_to(check).title if check else ""
 
 
 def _cause(cause: Cause) -> Iterator[Html]:

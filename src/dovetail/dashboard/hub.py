@@ -174,6 +174,7 @@ def _describe_check(row: CheckCount, seen: audit.Seen) -> dict[str, Any]:
         "severity": row.severity,
         "what": "audit",
         "about": row.check,
+        "title": row.title,
         "where": ", ".join(names[:MAX_NAMED]) + more,
         "text": f"{row.findings:,} finding{'' if row.findings == 1 else 's'}: {row.meaning}",
         "advice": row.advice,

@@ -54,7 +54,7 @@ class LinkProtocol(_PicowsProtocol):  # type: ignore[misc]
         once is handled in one turn.
         """
         free: memoryview = _get_buffer(self, size_hint)
-        if len(free) > self._counted_bytes and self.listener is not None:
-            more, self._counted_bytes = len(free) - self._counted_bytes, len(free)
-            self.listener.hold(more)
+        while len(free) > self._counted_bytes and self.listener is not None:
+            self.listener.hold(self._counted_bytes)
+            self._counted_bytes *= 2
         return free[: max(READ_BYTES, len(free) // 2)]

@@ -156,7 +156,7 @@ function drawGauges(endpoints) {
 function drawAlerts(alerts) {
   return [table(["severity", "about", "what", "first seen", "last seen", "newest message"], alerts.map((alert) => make("tr", {},
     cell(chip(alert.severity, alert.severity)),
-    cell(make("div", {}, alert.what === "audit" ? make("a", { href: `/audit?check=${encodeURIComponent(alert.about)}#findings` }, alert.about) : `${alert.what} ${alert.about}`,
+    cell(make("div", {}, alert.what === "audit" ? make("a", { href: `/audit?check=${encodeURIComponent(alert.about)}#findings`, title: visible(alert.about) }, alert.title) : `${alert.what} ${alert.about}`,
       alert.where ? make("div", { class: "quiet" }, `at ${alert.where}`) : null), "name"),
     cell(make("div", {}, alert.text, alert.advice ? make("div", { class: "quiet" }, ...prose(alert.advice)) : null), "detail"),
     cell(alert.first_us === null ? "" : second(alert.first_us), "time"),
