@@ -389,10 +389,10 @@ def _judge_file(
         others = ", ".join(name for name in part.servers if name != manifest.server)
         verdict.add("integrity.foreign_rows", f"has rows of {others}", file=file.path, seq=part.first_seq)
     if part.invalid:
-        rows = "row is" if part.invalid == 1 else "rows are"
+        rows = "row differs" if part.invalid == 1 else "rows differ"
         verdict.add(
             "integrity.altered_row",
-            f"{part.invalid} {rows} differ from what was sealed, first at hop {part.first_invalid}",
+            f"{part.invalid} {rows} from what was sealed, first at hop {part.first_invalid}",
             file=file.path,
             seq=part.first_invalid,
         )
