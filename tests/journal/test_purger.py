@@ -69,6 +69,13 @@ def test_what_is_expired_and_sealed_goes_while_the_journal_is_open(journal, tmp_
     assert verify_journal(journal.path).is_intact
 
 
+def test_what_a_server_may_still_deliver_stays(journal):
+    journal.checkpoint()
+    assert purge_expired(journal, journal.size, START_US + HOUR_US, delay_us=HOUR_US) == 0
+    assert purge_expired(journal, journal.size, START_US + HOUR_US + 1, delay_us=HOUR_US) == 1
+    assert kept(journal) == {LIVES, b"for ever"}
+
+
 def test_purging_ends_with_its_journal_and_says_nothing(tmp_path, caplog):
     asked = threading.Event()
 

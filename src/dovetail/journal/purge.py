@@ -25,12 +25,14 @@ def purge_step(
     below_seq: int | None = None,
     agreement: Agreement | None = None,
     keep: Set[Address] = frozenset(),
+    delay_us: int = 0,
 ) -> int:
-    """Purge at most `MESSAGES_A_STEP` messages that expired by `now_us`; returns how many. Repeat until it returns 0.
+    """Purge up to `MESSAGES_A_STEP` messages that expired `delay_us` ago; returns how many. Repeat until it returns 0.
 
     `below_seq` limits it to messages whose bytes are on an earlier hop, for example the end of the sealed range. If
     expiry depends on an agreement, nothing is purged without it. Messages in `keep` are not purged.
     """
+    over_us = now_us - delay_us
     writer.index()
     latest = writer.reader.latest_checkpoint()
     limit = latest.size if latest is not None else 0
@@ -39,12 +41,12 @@ def purge_step(
     lifetimes = Lifetimes(writer.reader, agreement)
     chosen: list[MessageRow] = []
     for (first_id,) in writer.reader.all(
-        "SELECT first_id FROM expiry_index WHERE expires_us <= ? ORDER BY expires_us", (now_us,)
+        "SELECT first_id FROM expiry_index WHERE expires_us <= ? ORDER BY expires_us", (over_us,)
     ):
         block = next(writer.reader.message_blocks(first_id))
         rows = (block.row(message_id, with_raw=True) for message_id in range(block.first_id, block.end))
-        due = (row for row in rows if row.address not in keep and _is_due(row, now_us, limit))
-        chosen += [row for row in due if lifetimes.has_ended(row, now_us)]
+        due = (row for row in rows if row.address not in keep and _is_due(row, over_us, limit))
+        chosen += [row for row in due if lifetimes.has_ended(row, over_us)]
         if len(chosen) >= MESSAGES_A_STEP:
             break
     writer.purge_bodies(chosen[:MESSAGES_A_STEP], now_us)

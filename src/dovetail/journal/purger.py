@@ -26,10 +26,11 @@ def start_purging(
     interval_s: float,
     now_us: Callable[[], int],
     agreement: Agreement | None = None,
+    delay_us: int = 0,
 ) -> None:
-    """Purge what is expired and before `sealed_end()`, every `interval_s`, until the journal is closed."""
+    """Purge what expired `delay_us` ago, before `sealed_end()`, every `interval_s` until the journal is closed."""
     name = f"purge {journal.path.name}"
-    arguments = (journal, sealed_end, interval_s, now_us, agreement)
+    arguments = (journal, sealed_end, interval_s, now_us, agreement, delay_us)
     threading.Thread(target=_purge_loop, args=arguments, name=name, daemon=True).start()
 
 
@@ -39,10 +40,11 @@ def _purge_loop(
     interval_s: float,
     now_us: Callable[[], int],
     agreement: Agreement | None,
+    delay_us: int,
 ) -> None:
     while not journal.wait_closing(interval_s):
         try:
-            purged = purge_expired(journal, sealed_end(), now_us(), agreement)
+            purged = purge_expired(journal, sealed_end(), now_us(), agreement, delay_us)
         except (DovetailError, OSError) as error:
             if journal.wait_closing(0):
                 return
@@ -54,14 +56,16 @@ def _purge_loop(
                 log.info("purged the bytes of %d expired messages from %s", purged, journal.path)
 
 
-def purge_expired(journal: Journal, sealed_end: int, now_us: int, agreement: Agreement | None = None) -> int:
-    """Delete bytes that expired by `now_us` and are on hops before `sealed_end`; returns the number of messages."""
+def purge_expired(
+    journal: Journal, sealed_end: int, now_us: int, agreement: Agreement | None = None, delay_us: int = 0
+) -> int:
+    """Delete bytes that expired `delay_us` ago and are on hops before `sealed_end`; returns the number of messages."""
     total = 0
     step = 0
 
     def purge(writer: JournalWriter) -> None:
         nonlocal step
-        step = purge_step(writer, now_us=now_us, below_seq=sealed_end, agreement=agreement)
+        step = purge_step(writer, now_us=now_us, below_seq=sealed_end, agreement=agreement, delay_us=delay_us)
 
     while True:
         journal.call(purge)

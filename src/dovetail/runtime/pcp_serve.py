@@ -36,8 +36,9 @@ def run_broker(
 ) -> None:
     """Run a broker until SIGTERM or SIGINT; raises if it cannot start or can no longer write its journal.
 
-    `on_journal` gets the open journal before the broker starts, for any other use. `read_settings` is called on SIGHUP:
-    the rules it returns apply from then on; if it raises, the previous rules are kept.
+    `on_journal` gets the open journal, for any other use, once the broker has read from it what it still owes.
+    `read_settings` is called on SIGHUP: the rules it returns apply from then on; if it raises, the previous rules are
+    kept.
     """
     check_settings(settings)
     hold_hangup()  # until it can reload its rules
@@ -85,8 +86,6 @@ async def _serve(
     stopped = stop_event()
     journal = open_journal(settings, journal_options)
     try:
-        if journal is not None and on_journal is not None:
-            on_journal(journal)
         server = PcpServer(settings, journal)
         if journal is not None:
             server.metrics.registry.register(JournalCollector(journal))
@@ -98,6 +97,8 @@ async def _serve(
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload_rules, server, read_settings)
         release_hangup()
         try:
+            if journal is not None and on_journal is not None:
+                on_journal(journal)
             on_started(describe(server))
             await wait_unless_failed(stopped, server.failed)
         finally:

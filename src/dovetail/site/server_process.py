@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from dovetail.pcp.settings import PcpSettings
 
 MIB = 1024 * 1024
+SETTLE_US = 60_000_000
+"""How long a broker may take to journal the outcome of a message that is over: a disk may be slow."""
 
 Ready = Callable[[dict[str, object]], None]
 
@@ -56,7 +58,9 @@ def run_process(site: Site, process: SiteProcess, on_ready: Ready, read_site: Ca
                     settings,
                     on_ready,
                     journal_options=options,
-                    on_journal=lambda journal: _tend(site, journal),
+                    on_journal=lambda journal: _tend(
+                        site, journal, delay_us=settings.clock_skew_ms * 1_000 + SETTLE_US
+                    ),
                     read_settings=read_settings,
                 )
         case WonServerSection() as table:
@@ -131,7 +135,8 @@ async def _run_peer(site: Site, table: SwarmServerSection, on_ready: Ready) -> N
     await serve_peer(node, metrics, lambda ready: on_ready(ready | {"directory": str(directory)}))
 
 
-def _tend(site: Site, journal: Journal, agreement: Agreement | None = None) -> None:
+def _tend(site: Site, journal: Journal, agreement: Agreement | None = None, delay_us: int = 0) -> None:
+    """Purge while the server runs; bytes that it needs after a restart, until `delay_us` after their expiry, stay."""
     from dovetail.journal.purger import start_purging
     from dovetail.lake.head import read_head
     from dovetail.lake.location import open_store
@@ -141,7 +146,12 @@ def _tend(site: Site, journal: Journal, agreement: Agreement | None = None) -> N
     if interval_s:
         lake, verifier = open_store(site.config.lake.directory), journal.identity.verifier
         start_purging(
-            journal, lambda: read_head(lake, verifier).end, interval_s=interval_s, now_us=now_us, agreement=agreement
+            journal,
+            lambda: read_head(lake, verifier).end,
+            interval_s=interval_s,
+            now_us=now_us,
+            agreement=agreement,
+            delay_us=delay_us,
         )
 
 
