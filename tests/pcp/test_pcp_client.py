@@ -187,21 +187,21 @@ def test_reply_answers_its_request_once():
 
 
 @pytest.mark.parametrize(
-    ("kind", "data", "expected"),
+    ("kind", "data", "expected", "detail"),
     [
-        ("error_message", {"id": "x", "description": "bad"}, FailureKind.REFUSED),
-        ("ttl_expired", {"id": "x"}, FailureKind.EXPIRED),
-        ("unauthorized", None, FailureKind.UNAUTHORIZED),
-        ("version_error", {"id": "x", "target": OTHER, "reason": "bad"}, FailureKind.NOT_TRANSLATABLE),
+        ("error_message", {"id": "x", "description": "bad"}, FailureKind.REFUSED, "bad"),
+        ("ttl_expired", {"id": "x"}, FailureKind.EXPIRED, "its lifetime was over before it was delivered"),
+        ("unauthorized", None, FailureKind.UNAUTHORIZED, "no rule of the broker allows it"),
+        ("version_error", {"id": "x", "target": OTHER, "reason": "bad"}, FailureKind.NOT_TRANSLATABLE, "bad"),
     ],
 )
-def test_failures_from_the_broker_name_the_message(kind, data, expected):
+def test_failures_from_the_broker_name_the_message_and_the_reason(kind, data, expected, detail):
     client = associated()
     request = send(client, awaits_reply=True)
     take(client, from_broker(PREFIX + kind, data, request))
     (failed,) = client.events()
     assert isinstance(failed, RequestFailed)
-    assert (failed.id, failed.kind) == (request, expected)
+    assert (failed.id, failed.kind, failed.detail) == (request, expected, detail)
 
 
 def test_failure_id_is_found_in_the_data_where_no_reply_field_is():

@@ -30,6 +30,7 @@ _OUTCOMES: dict[FailureKind, Outcome] = {
     FailureKind.DISCONNECTED: "unknown",
 }
 _ABSENT = "is not connected"
+_NO_REPORT = "the broker did not say, within its lifetime, whom it goes to"
 
 
 def check_url(url: str) -> None:
@@ -256,7 +257,8 @@ class PcpClient(Receiving):
             if posted.report.done():
                 posted.report.result()
         except PcpRequestError as error:
-            return self._sent(posted, _outcome_of(error), (), error.detail)
+            reason = _NO_REPORT if error.kind is FailureKind.TIMED_OUT else error.detail
+            return self._sent(posted, _outcome_of(error), (), reason)
         return self._sent(posted, "accepted", (to,) if isinstance(to, str) else tuple(to), None)
 
     async def _await_turn(self) -> None:

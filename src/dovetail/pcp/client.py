@@ -395,6 +395,8 @@ def _failed_id(incoming: Incoming) -> str | None:
 def _describe(incoming: Incoming) -> str:
     if incoming.message_type == UNAUTHORIZED:
         return "no rule of the broker allows it"  # the message says no more
+    if incoming.message_type == TTL_EXPIRED:
+        return "its lifetime was over before it was delivered"
     content = _content(incoming)
     if isinstance(content, str):
         return content
