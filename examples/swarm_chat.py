@@ -39,7 +39,6 @@ async def main() -> None:
                 peers = {"ann": ann, "ben": ben, "cem": cem}
                 await asyncio.gather(*[peer.linked() for peer in peers.values()])
                 listeners = [asyncio.create_task(listen(name, peer)) for name, peer in peers.items()]
-                await asyncio.sleep(0)
                 for peer, line in zip(peers.values(), LINES, strict=True):
                     await peer.publish(line)
                 await asyncio.wait_for(asyncio.gather(*listeners), 30)

@@ -75,7 +75,7 @@ class Twin(Generic[C]):
         self._stack.__exit__(kind, error, trace)
 
     def receive(self, timeout: float | None = None) -> Message:
-        """The next message; raises TimedOut if none arrives in time."""
+        """The next message since the client connected; TimedOut if none comes in time, Missed if some were dropped."""
         return self._run(partial(self._open.receive, timeout))
 
     def __iter__(self) -> Iterator[Message]:
@@ -313,7 +313,7 @@ class SwarmPeer(Twin[_SwarmPeer]):
         return self._run(partial(self._open.publish, data, ttl_epochs=ttl_epochs, progress=progress))
 
     def events(self, since: dt.datetime | None = None) -> Iterator[Message | Gap | Evidence | Missed]:
-        """All messages and gaps; with `since`, the unexpired ones from that time come first."""
+        """All messages and gaps as they arrive; with `since`, again from there: the unexpired ones come first."""
         return self._each(self._open.events(since))
 
     def query(self, start: dt.datetime, end: dt.datetime | None = None) -> list[Message]:

@@ -57,6 +57,18 @@ def test_send_says_what_became_of_it(site):
     run(work())
 
 
+def test_a_broker_that_does_not_report_is_told_as_that(site, monkeypatch):
+    monkeypatch.setattr("dovetail.pcp.replies.Replies.report", lambda *_: None)
+
+    async def work():
+        async with site.connect(ANN) as ann:
+            sent = await ann.send(ANN, "x", ttl=0.2)
+            assert sent.outcome == "unknown"
+            assert sent.reason == "the broker did not say, within its lifetime, whom it goes to"
+
+    run(work())
+
+
 def test_version_2_and_tls(site, tmp_path):
     async def work():
         keys = Site(tmp_path)
@@ -203,6 +215,10 @@ def test_the_sync_twin_runs_a_peer(tmp_path):
             assert (
                 next(each for each in ben.events(begun) if isinstance(each, dovetail.Message)).address == sent.address
             )
+            assert ben.receive(timeout=30).address == sent.address
+            with pytest.raises(dovetail.TimedOut):
+                ben.receive(timeout=0)
+            assert next(ann.events()).address == sent.address, "a peer hears itself"
     assert threading.enumerate() == before
 
 
@@ -274,18 +290,17 @@ def test_swarm(site):
     async def work():
         begun = dt.datetime.now(dt.UTC) - dt.timedelta(minutes=1)
         async with site.connect("swarm:ann") as ann, site.connect("swarm:ben") as ben:
-            waiting = asyncio.create_task(ben.receive(timeout=30))
-            while not waiting.done():  # until ben's stream has begun, a message may be missed
-                sent = await ann.publish("ship in sight")
-                assert sent.outcome == "accepted"
-                await asyncio.wait([waiting], timeout=0.5)
-            assert (await waiting).data == "ship in sight"
+            sent = await ann.publish("ship in sight")
+            assert sent.outcome == "accepted"
             for _ in range(1000):
                 found = await ben.query(begun)
                 if sent.address in {each.address for each in found}:
                     break
                 await asyncio.sleep(0.01)
             assert sent.address in {each.address for each in found}
+            while (message := await ben.receive(timeout=30)).address != sent.address:  # it came before the first call
+                pass
+            assert message.data == "ship in sight"
             assert (await ann.status())["journal_hops"] > 0
             with pytest.raises(dovetail.TimedOut):
                 await ben.receive(timeout=0.01)
@@ -486,9 +501,12 @@ def test_cancelling_while_connecting_leaves_nothing_behind(site, identity, turns
     run(work())
 
 
-def test_a_closed_client_wakes_those_who_wait(site):
+@pytest.mark.parametrize("identity", [ANN, "swarm:dora"])
+def test_a_closed_client_wakes_those_who_wait(site, identity):
+    client = site.connect(identity)
+
     async def work():
-        async with site.connect(ANN) as ann:
+        async with client as ann:
             waiting = asyncio.create_task(ann.receive())
             iterating = asyncio.create_task(begin_iterating(ann))
             await asyncio.sleep(0)

@@ -10,9 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.runtime import swarm_control
+from dovetail.api.swarm import SwarmPeer
+from dovetail.model.address import address_of
+from dovetail.model.errors import Missed, TimedOut
+from dovetail.runtime import swarm_control, swarm_node
 from dovetail.runtime.swarm_control import CONTROL_FILE, MAX_CLIENTS, MAX_REQUEST_BYTES, ControlServer
 from dovetail.runtime.swarm_node import SwarmNode
+from dovetail.swarm.content import Content
+from dovetail.swarm.events import MessageAccepted
 from dovetail.swarm.settings import SwarmSettings
 from swarm.fuzz import damage
 
@@ -130,5 +135,44 @@ def test_a_client_that_goes_in_the_middle_of_its_request_leaves_nothing_behind(t
             await writer.drain()
             writer.transport.abort()
         await until(lambda: not server._clients and not node._subscriptions)
+
+    controlled(tmp_path, act)
+
+
+def hear(node: SwarmNode, *payloads: bytes) -> None:
+    """Let a node hear these messages, all at once."""
+    node._hear(
+        [
+            MessageAccepted(address_of(each), Content(timestamp_ms=1, ttl_epochs=1, payload=each), node.peer.uri, 1)
+            for each in payloads
+        ]
+    )
+
+
+def test_a_client_hears_from_the_moment_it_is_connected_within_a_bound(tmp_path, monkeypatch):
+    monkeypatch.setattr(swarm_node, "MAX_WAITING", 3)
+
+    async def act(server: ControlServer, path: Path, node: SwarmNode) -> None:
+        async with SwarmPeer(path) as peer:
+            hear(node, b"0", b"1", b"2", b"3", b"4")
+            with pytest.raises(Missed) as raised:
+                await peer.receive(timeout=30)
+            assert raised.value.count == 2
+            assert [(await peer.receive(timeout=30)).data for _ in range(3)] == ["2", "3", "4"]
+            with pytest.raises(TimedOut):
+                await peer.receive(timeout=0.01)
+            hear(node, b"5")
+            assert (await peer.receive(timeout=30)).data == "5", "a call that ends in vain ends no subscription"
+
+    controlled(tmp_path, act)
+
+
+def test_two_readers_of_one_client_share_its_queue(tmp_path):
+    async def act(server: ControlServer, path: Path, node: SwarmNode) -> None:
+        async with SwarmPeer(path) as peer:
+            readers = [asyncio.create_task(peer.receive(timeout=30)) for _ in range(2)]
+            await asyncio.sleep(0)
+            hear(node, b"0", b"1")
+            assert {(await reader).data for reader in readers} == {"0", "1"}
 
     controlled(tmp_path, act)

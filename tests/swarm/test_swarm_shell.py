@@ -239,7 +239,7 @@ def test_gaps_are_announced_and_a_slow_subscriber_is_told_what_it_missed(tmp_pat
             assert missed == Missed(count=3)
             assert (await anext(items)).payload == b"3"
             sender.close()
-            await items.aclose()
+            items.close()
 
     asyncio.run(run())
 

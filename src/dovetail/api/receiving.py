@@ -1,10 +1,11 @@
-"""What the clients of brokers and nodes share: receiving messages, one by one or as a stream."""
+"""What clients share: receiving messages, one by one or as a stream."""
 
 from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
+from typing import ClassVar
 
 from dovetail.api.values import Message
 from dovetail.model.errors import Closed, Missed, TimedOut
@@ -12,6 +13,9 @@ from dovetail.model.errors import Closed, Missed, TimedOut
 
 class Receiving(ABC):
     """A client with messages to receive."""
+
+    _ended: ClassVar[str] = "the client is closed"
+    """Why there is no next message."""
 
     @abstractmethod
     async def _next_message(self) -> Message | None:
@@ -22,14 +26,17 @@ class Receiving(ABC):
         """Number of messages dropped unread since the last call."""
 
     async def receive(self, timeout: float | None = None) -> Message:
-        """The next message; raises TimedOut if none arrives in time, Missed if some arrived too fast to be read."""
+        """The next message since the client connected; TimedOut if none arrives in time.
+
+        Unread messages wait, up to 10,000 of them; after that the oldest are dropped, and Missed says how many.
+        """
         try:
             async with asyncio.timeout(timeout):
                 message = await self._next()
         except TimeoutError:
             raise TimedOut(f"no message within {timeout:g} s") from None
         if message is None:
-            raise Closed("the client is closed")
+            raise Closed(self._ended)
         return message
 
     async def __aiter__(self) -> AsyncIterator[Message]:

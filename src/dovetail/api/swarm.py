@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime as dt
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Protocol, Self
+from typing import Any, ClassVar, Literal, Protocol, Self
 
 import msgspec
 
+from dovetail.api.receiving import Receiving
 from dovetail.api.values import Message, Sent, moment
 from dovetail.model.errors import Closed, ConnectFailed, DovetailError, Missed, TimedOut, UsageError
 from dovetail.model.times import to_us
@@ -46,22 +48,35 @@ class Evidence:
     messages: tuple[str, ...]
 
 
+class _Items(Protocol):
+    """What a peer hears, one item after another. Cancelling `next` loses none."""
+
+    async def next(self) -> dict[str, Any] | None: ...
+    def close(self) -> None: ...
+
+
 class _Door(Protocol):
     """How a peer is reached."""
 
     async def publish(self, data: bytes, ttl_epochs: int, progress: Progress | None) -> str: ...
-    def items(self, since_ms: int | None) -> AsyncGenerator[dict[str, Any], None]: ...
+    async def listen(self, since_ms: int | None) -> _Items: ...
     async def query(self, start_ms: int, end_ms: int) -> list[dict[str, Any]]: ...
     async def status(self) -> dict[str, Any]: ...
 
 
-class SwarmPeer:
-    """A peer of a swarm. Use it with `async with`: `join` runs one here, `connect("unix:DIR")` uses a running one."""
+class SwarmPeer(Receiving):
+    """A peer of a swarm. Use it with `async with`: `join` runs one here, `connect("unix:DIR")` uses a running one.
+
+    `receive`, iteration and `events()` read one queue, of what the peer has heard since the client connected.
+    """
+
+    _ended: ClassVar[str] = "the peer has ended"
 
     def __init__(self, door: _Door | Path | str, *, _node: SwarmNode | None = None) -> None:
         self._node = _node
         self._door: _Door = _SocketDoor(_socket_path(Path(door))) if isinstance(door, Path | str) else door
-        self._flow: AsyncGenerator[dict[str, Any], None] | None = None
+        self._heard: _Items | None = None
+        self._reading = asyncio.Lock()
 
     @classmethod
     def join(
@@ -95,14 +110,18 @@ class SwarmPeer:
     async def __aenter__(self) -> Self:
         if self._node is not None:
             await self._node.__aenter__()
-        else:
-            await self._door.status()
+        try:
+            self._heard = await self._door.listen(None)
+        except BaseException:
+            await self.__aexit__(None, None, None)
+            raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._end_flow()
+        if self._heard is not None:
+            self._heard.close()
         if self._node is not None:
             await self._node.__aexit__(kind, error, trace)
 
@@ -112,40 +131,18 @@ class SwarmPeer:
         address = await self._door.publish(payload, ttl_epochs, progress)
         return Sent(address=address, id=None, outcome="accepted", targets=(), at=moment(now_us()))
 
-    async def receive(self, timeout: float | None = None) -> Message:
-        """The next message, starting from the first call; raises TimedOut if none arrives in time."""
-        if self._flow is None:
-            self._flow = self._door.items(None)
-        try:
-            async with asyncio.timeout(timeout):
-                async for item in self._flow:
-                    event = _event_of(item)
-                    if isinstance(event, Missed):
-                        raise event
-                    if isinstance(event, Message):
-                        return event
-        except TimeoutError:
-            await self._end_flow()
-            raise TimedOut(f"no message within {timeout:g} s") from None
-        except asyncio.CancelledError:
-            await self._end_flow()
-            raise
-        raise Closed("the peer has ended")
-
-    async def __aiter__(self) -> AsyncIterator[Message]:
-        """Messages as they arrive, each once, until the peer ends; raises Missed if some came too fast to be read."""
-        async with contextlib.aclosing(self.events()) as events:
-            async for event in events:
-                if isinstance(event, Missed):
-                    raise event
-                if isinstance(event, Message):
-                    yield event
-
     async def events(self, since: dt.datetime | None = None) -> AsyncGenerator[Message | Gap | Evidence | Missed, None]:
-        """All messages and gaps; with `since`, the unexpired ones from that time come first."""
-        async with contextlib.aclosing(self._door.items(None if since is None else _ms(since))) as items:
-            async for item in items:
+        """All messages and gaps as they arrive; with `since`, again from there: the unexpired ones come first."""
+        if since is None:
+            while (event := await self._next_event()) is not None:
+                yield event
+            return
+        items = await self._door.listen(_ms(since))
+        try:
+            while (item := await items.next()) is not None:
                 yield _event_of(item)
+        finally:
+            items.close()
 
     async def query(self, start: dt.datetime, end: dt.datetime | None = None) -> list[Message]:
         """The unexpired messages of this period, both ends included."""
@@ -156,10 +153,23 @@ class SwarmPeer:
         """The peer in numbers."""
         return await self._door.status()
 
-    async def _end_flow(self) -> None:
-        flow, self._flow = self._flow, None
-        if flow is not None:
-            await flow.aclose()
+    async def _next_message(self) -> Message | None:
+        while (event := await self._next_event()) is not None:
+            if isinstance(event, Missed):
+                raise event
+            if isinstance(event, Message):
+                return event
+        return None
+
+    def _take_missed(self) -> int:
+        return 0  # the queue says so at its place
+
+    async def _next_event(self) -> Message | Gap | Evidence | Missed | None:
+        if self._heard is None:
+            raise Closed("the client is not connected: use `async with`")
+        async with self._reading:
+            item = await self._heard.next()
+        return None if item is None else _event_of(item)
 
 
 class _NodeDoor:
@@ -179,12 +189,8 @@ class _NodeDoor:
 
         return (await self._node.publish(data, ttl_epochs, progress=note)).hex()
 
-    async def items(self, since_ms: int | None) -> AsyncGenerator[dict[str, Any], None]:
-        if since_ms is not None:
-            for message in self._node.query(since_ms, LAST_MS):
-                yield describe_item(message)
-        async for item in self._node.subscribe():
-            yield describe_item(item)
+    async def listen(self, since_ms: int | None) -> _Items:
+        return _NodeItems(self._node, since_ms)
 
     async def query(self, start_ms: int, end_ms: int) -> list[dict[str, Any]]:
         return [describe_item(message) for message in self._node.query(start_ms, end_ms)]
@@ -194,52 +200,94 @@ class _NodeDoor:
         return described | {"endpoints": self._node.endpoints, "journal_hops": self._node.journal.size}
 
 
+class _NodeItems:
+    """What a peer of this process hears."""
+
+    def __init__(self, node: SwarmNode, since_ms: int | None) -> None:
+        self._live = node.subscribe()
+        self._earlier = deque([] if since_ms is None else node.query(since_ms, LAST_MS))
+
+    async def next(self) -> dict[str, Any] | None:
+        if self._earlier:
+            return describe_item(self._earlier.popleft())
+        item = await anext(self._live, None)
+        return None if item is None else describe_item(item)
+
+    def close(self) -> None:
+        self._live.close()
+
+
+class _Asked:
+    """A request to a peer in another process, and its answers. What is not read waits there, within its bound."""
+
+    def __init__(self, url: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._url = url
+        self._reader = reader
+        self._writer = writer
+
+    async def next(self) -> dict[str, Any] | None:
+        try:
+            line = await self._reader.readline()
+            answer: dict[str, Any] | None = msgspec.json.decode(line) if line else None
+        except (OSError, ValueError) as error:
+            raise ConnectFailed(self._url, f"lost the connection: {error}") from None
+        if answer is not None and "error" in answer:
+            raise DovetailError(str(answer["error"]))
+        return answer
+
+    def close(self) -> None:
+        self._writer.close()
+
+
 class _SocketDoor:
     """A peer reached through the control socket of another process."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._url = f"unix:{path}"
 
-    async def _ask(self, request: Request) -> AsyncGenerator[dict[str, Any], None]:
+    async def _ask(self, request: Request) -> _Asked:
         try:
             reader, writer = await asyncio.open_unix_connection(self._path, limit=MAX_REQUEST_BYTES)
         except OSError as error:
             why = (error.strerror or str(error)).lower()
-            raise ConnectFailed(f"unix:{self._path}", f"no peer answers: {why}") from None
-        try:
-            writer.write(msgspec.json.encode(request) + b"\n")
-            while line := await reader.readline():
-                answer: dict[str, Any] = msgspec.json.decode(line)
-                if "error" in answer:
-                    raise DovetailError(str(answer["error"]))
-                yield answer
-        except (OSError, ValueError) as error:
-            raise ConnectFailed(f"unix:{self._path}", f"lost the connection: {error}") from None
-        finally:
-            writer.close()
+            raise ConnectFailed(self._url, f"no peer answers: {why}") from None
+        writer.write(msgspec.json.encode(request) + b"\n")
+        return _Asked(self._url, reader, writer)
 
     async def publish(self, data: bytes, ttl_epochs: int, progress: Progress | None) -> str:
-        async with contextlib.aclosing(
-            self._ask(Request("publish", payload=data.hex(), ttl_epochs=ttl_epochs))
-        ) as answers:
-            async for answer in answers:
+        request = Request("publish", payload=data.hex(), ttl_epochs=ttl_epochs)
+        with contextlib.closing(await self._ask(request)) as asked:
+            while (answer := await asked.next()) is not None:
                 if "address" in answer:
                     return str(answer["address"])
                 if progress is not None:
                     progress(answer["examined"], answer["expected"])
-        raise ConnectFailed(f"unix:{self._path}", "ended before the message was published")
+        raise ConnectFailed(self._url, "ended before the message was published")
 
-    def items(self, since_ms: int | None) -> AsyncGenerator[dict[str, Any], None]:
-        return self._ask(Request("tail", since_ms=since_ms))
+    async def listen(self, since_ms: int | None) -> _Items:
+        asked = await self._ask(Request("tail", since_ms=since_ms))
+        try:
+            if await asked.next() is None:
+                raise ConnectFailed(self._url, "did not answer")
+        except BaseException:
+            asked.close()
+            raise
+        return asked
 
     async def query(self, start_ms: int, end_ms: int) -> list[dict[str, Any]]:
-        return [item async for item in self._ask(Request("query", since_ms=start_ms, until_ms=end_ms))]
+        found = []
+        with contextlib.closing(await self._ask(Request("query", since_ms=start_ms, until_ms=end_ms))) as asked:
+            while (item := await asked.next()) is not None:
+                found.append(item)
+        return found
 
     async def status(self) -> dict[str, Any]:
-        async with contextlib.aclosing(self._ask(Request("status"))) as answers:
-            async for answer in answers:
-                return answer
-        raise ConnectFailed(f"unix:{self._path}", "did not answer")
+        with contextlib.closing(await self._ask(Request("status"))) as asked:
+            answer = await asked.next()
+        if answer is None:
+            raise ConnectFailed(self._url, "did not answer")
+        return answer
 
 
 def check_payload(data: bytes | str) -> bytes:

@@ -128,8 +128,7 @@ def publish(
 
     async def work() -> Sent:
         with Bar("proof of work", "hashes") as bar:
-            async with _peer(directory) as peer:
-                return await peer.publish(payload, ttl_epochs=ttl, progress=bar.update)
+            return await _peer(directory).publish(payload, ttl_epochs=ttl, progress=bar.update)
 
     print_record(describe_sent(asyncio.run(work())), as_json=as_json)
 
@@ -154,7 +153,11 @@ def tail(
     start = None if since is None else _parse_time(since)
 
     async def work() -> None:
-        async with _peer(directory) as peer, contextlib.aclosing(peer.events(start)) as events:
+        peer = _peer(directory)
+        async with contextlib.AsyncExitStack() as stack:
+            if start is None:  # else the events have a queue of their own
+                await stack.enter_async_context(peer)
+            events = await stack.enter_async_context(contextlib.aclosing(peer.events(start)))
             left = count
             async for event in events:
                 if as_json:
@@ -230,8 +233,7 @@ def status(directory: RunningPeer = None, as_json: AsJson = False) -> None:
     from dovetail.cli.output import print_record
 
     async def work() -> dict[str, Any]:
-        async with _peer(directory) as peer:
-            return await peer.status()
+        return await _peer(directory).status()
 
     answer = asyncio.run(work())
     if not as_json:

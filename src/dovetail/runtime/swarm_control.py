@@ -5,7 +5,8 @@ One request per connection, one JSON object per line in both directions, on a Un
     {"verb": "status"}                                     -> one object
     {"verb": "publish", "payload": HEX, "ttl_epochs": N}   -> {"examined": N, "expected": N} while it works,
                                                               then {"address": HEX}
-    {"verb": "tail", "since_ms": N or null}                -> one object per item, until the client disconnects
+    {"verb": "tail", "since_ms": N or null}                -> {"listening": true}, then one object per item of this
+                                                              moment and later, until the client disconnects
     {"verb": "query", "since_ms": N, "until_ms": N}        -> one object per unexpired message of this time
 
 A response {"error": TEXT} ends a request that failed. A client that disconnects cancels its request. At most
@@ -131,22 +132,15 @@ class ControlServer:
         _write(writer, {"address": (await task).hex()})
 
     async def _tail(self, since_ms: int | None, writer: asyncio.StreamWriter) -> None:
-        items = self._node.subscribe()
-        following = asyncio.ensure_future(anext(items))
-        try:
-            await asyncio.sleep(0)
-            if since_ms is not None:
-                for message in self._node.query(since_ms, LAST_MS):
-                    _write(writer, describe_item(message))
-                    await writer.drain()
-            while True:
-                _write(writer, describe_item(await following))
+        with contextlib.closing(self._node.subscribe()) as items:
+            earlier = [] if since_ms is None else self._node.query(since_ms, LAST_MS)
+            _write(writer, {"listening": True})
+            for message in earlier:
+                _write(writer, describe_item(message))
                 await writer.drain()
-                following = asyncio.ensure_future(anext(items))
-        except StopAsyncIteration:
-            pass
-        finally:
-            following.cancel()
+            async for item in items:
+                _write(writer, describe_item(item))
+                await writer.drain()
 
 
 def describe_item(item: Item) -> dict[str, Any]:

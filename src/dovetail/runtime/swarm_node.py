@@ -19,7 +19,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Literal, Self
@@ -38,7 +38,7 @@ from dovetail.model.hop import Observation, Reason, Stage
 from dovetail.model.times import time_text
 from dovetail.runtime.clock import note_clock_steps, now_us
 from dovetail.runtime.loop import ask, wait_unless_failed
-from dovetail.runtime.mailbox import Mailbox
+from dovetail.runtime.mailbox import MAX_UNREAD_MESSAGES, Mailbox
 from dovetail.runtime.server_health import OK
 from dovetail.runtime.swarm_solver import WorkSolver
 from dovetail.runtime.swarm_udp import SwarmUdp
@@ -64,7 +64,7 @@ log = logging.getLogger("dovetail.swarm")
 
 PURGE_S: Final = 60.0
 """How often the bytes of expired messages are removed from the journal (UEP-12, Message Life-Cycle)."""
-MAX_WAITING: Final = 65_536
+MAX_WAITING: Final = MAX_UNREAD_MESSAGES
 """Items queued for a slow subscriber; beyond that the oldest are dropped, and it learns how many it missed."""
 LIFE_SIGN_S: Final = 5.0
 """How often a running peer touches its `LIFE_SIGN_FILE`: what is known of a peer that was killed."""
@@ -106,6 +106,44 @@ class Missed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Item = Message | Gap | Evidence | Missed
+
+
+class Subscription:
+    """What a node hears from now on, for one reader: messages, gaps, evidence, and how much it missed.
+
+    It ends when it or the node is closed, or with the failure of the node. Cancelling a read loses nothing.
+    """
+
+    def __init__(self, node: SwarmNode) -> None:
+        self._node = node
+        self._mailbox: Mailbox[Item] = Mailbox(MAX_WAITING)
+        self._following: Item | None = None
+
+    def put(self, item: Item) -> None:
+        """Queue an item for the reader."""
+        self._mailbox.put(item)
+
+    def close(self) -> None:
+        """Hear nothing more; a waiting reader gets the end."""
+        self._mailbox.close()
+        self._node.unsubscribe(self)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Item:
+        item, self._following = self._following, None
+        if item is not None:
+            return item
+        item = await self._mailbox.get()
+        if item is None:
+            if self._node.failed.done():
+                self._node.failed.result()
+            raise StopAsyncIteration
+        if missed := self._mailbox.take_missed():
+            self._following = item
+            return Missed(count=missed)
+        return item
 
 
 class SwarmNode:
@@ -158,7 +196,7 @@ class SwarmNode:
         )
         self._threads = threads
         self._solver: WorkSolver | None = None
-        self._subscriptions: set[Mailbox[Item]] = set()
+        self._subscriptions: set[Subscription] = set()
         self._linked = asyncio.Event()
         self._knows_others = bool(contacts)
         self._living: asyncio.Task[None] | None = None
@@ -210,21 +248,17 @@ class SwarmNode:
         solved = await self._solver.solve(message, self.peer.rules.pow_target, progress)
         return await ask(self._udp.driver, lambda now: self.peer.publish_solved(solved, now))
 
-    async def subscribe(self) -> AsyncIterator[Item]:
-        """Every message accepted from now on, and gaps; ends when the node closes, or with its failure."""
-        subscription: Mailbox[Item] = Mailbox(MAX_WAITING)
+    def subscribe(self) -> Subscription:
+        """Every message accepted from now on, and gaps, until it is closed, the node is closed, or fails."""
+        subscription = Subscription(self)
         self._subscriptions.add(subscription)
         self.peer.has_application = True
-        try:
-            while (item := await subscription.get()) is not None:
-                if missed := subscription.take_missed():
-                    yield Missed(count=missed)
-                yield item
-            if self.failed.done():
-                self.failed.result()
-        finally:
-            self._subscriptions.discard(subscription)
-            self.peer.has_application = bool(self._subscriptions)
+        return subscription
+
+    def unsubscribe(self, subscription: Subscription) -> None:
+        """Tell this subscription nothing more."""
+        self._subscriptions.discard(subscription)
+        self.peer.has_application = bool(self._subscriptions)
 
     def query(self, start_ms: int, end_ms: int) -> list[Message]:
         """Unexpired messages of this time range, both ends inclusive, by time."""
@@ -259,7 +293,7 @@ class SwarmNode:
         await wait_unless_failed(self._linked, self.failed)
 
     def _end_subscriptions(self) -> None:
-        for subscription in self._subscriptions:
+        for subscription in list(self._subscriptions):
             subscription.close()
 
     def _hear(self, events: list[Event]) -> None:
