@@ -91,6 +91,16 @@ def test_a_token_is_asked_for_everywhere(site):
         assert ask(app, address).status == 401
 
 
+def test_the_health_is_told_without_a_token_and_is_not_well_on_old_figures(site, monkeypatch):
+    app = build(site, host="0.0.0.0", token=TOKEN)
+    answer = ask(app, "/healthz", host="[::]:8600", accept="*/*")
+    assert (answer.status, answer.text) == (200, "ok\n")
+    monkeypatch.setattr("dovetail.dashboard.hub.STALE_S", -1)
+    answer = ask(app, "/healthz")
+    assert answer.status == 503
+    assert answer.text.startswith("the journals were last read ")
+
+
 def test_the_cookie_lets_in_and_is_not_the_token(site):
     app = build(site, token=TOKEN)
     assert ask(app, "/login").status == 200

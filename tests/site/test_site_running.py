@@ -3,6 +3,7 @@
 import http.server
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -50,15 +51,15 @@ def server():
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
         thread = threading.Thread(target=running.serve_forever)
         thread.start()
-        answer.url = f"http://127.0.0.1:{running.server_port}/metrics"
+        answer.url = f"http://127.0.0.1:{running.server_port}/healthz"
         yield answer
         running.shutdown()
         thread.join()
 
 
-def site_with(url, metrics=None, mute=()):
+def site_with(url, metrics=None, mute=(), more=()):
     return SimpleNamespace(
-        metrics_endpoints=lambda: [("pcp/broker", url)],
+        health_urls=lambda: [("pcp/broker", url), *more],
         servers=lambda: [SimpleNamespace(label=name) for name in ("pcp/broker", *mute)],
         config=SimpleNamespace(
             supervisor=SimpleNamespace(metrics=metrics),
@@ -84,7 +85,7 @@ def test_a_server_is_asked(server, code, text, said):
 
 
 def test_a_server_that_does_not_answer_is_told():
-    assert ask_health("http://127.0.0.1:1/metrics") == "does not answer: connection refused"
+    assert ask_health("http://127.0.0.1:1/healthz") == "does not answer: connection refused"
 
 
 def health_of(site, own="ok", pids=None, lags=()):
@@ -101,7 +102,15 @@ def test_the_health_of_up_is_that_of_everything_in_it(server):
     server.code, server.text = 503, "waiting for the disk"
     assert health_of(site) == "pcp/broker: waiting for the disk"
     assert health_of(site, own="seal: waiting", pids={}) == "seal: waiting"
-    assert health_of(site_with("http://127.0.0.1:1/metrics")) == "pcp/broker: does not answer: connection refused"
+    assert health_of(site_with("http://127.0.0.1:1/healthz")) == "pcp/broker: does not answer: connection refused"
+
+
+def test_a_dashboard_that_runs_and_does_not_answer_is_told(server, monkeypatch):
+    monkeypatch.setattr("dovetail.site.running.ASK_TIMEOUT_S", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        site = site_with(server.url, more=[("dashboard", f"http://127.0.0.1:{silent.getsockname()[1]}/healthz")])
+        assert health_of(site, pids={"pcp/broker": 1, "dashboard": 1}) == "dashboard: does not answer: timed out"
+        assert {each.check: each.status for each in check_running(site)}["dashboard"] is Status.FAIL
 
 
 def test_sealing_and_audit_that_are_behind_are_told(server):

@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import msgspec
 import pytest
 
@@ -6,6 +8,7 @@ from dovetail.journal.folder import PEER_JOURNAL
 from dovetail.model.errors import ConfigError, UsageError
 from dovetail.runtime import swarm_node
 from dovetail.site.config import load_config
+from dovetail.site.server_process import SETTLE_US, run_process
 from dovetail.site.servers import ShutdownStage, Site, write_agreements
 from dovetail.swarm.settings import parse_swarm_settings
 
@@ -132,6 +135,15 @@ def test_journals_behave_as_the_file_says_and_a_table_may_differ(load):
     assert [site.broker_settings(table).durability for table in site.config.pcp] == ["relaxed", "full"]
 
 
+def test_a_broker_purges_nothing_that_it_may_still_deliver(load, monkeypatch):
+    journal, asked = SimpleNamespace(identity=SimpleNamespace(verifier=None)), {}
+    monkeypatch.setattr("dovetail.runtime.pcp_serve.run_broker", lambda *_, on_journal, **__: on_journal(journal))
+    monkeypatch.setattr("dovetail.journal.purger.start_purging", lambda *_, **given: asked.update(given))
+    site = load("[[pcp]]\nclock_skew_ms = 5000\ninsecure_plain = true\n")
+    run_process(site, site.processes()[0], print, lambda: site)
+    assert asked["delay_us"] == 5_000_000 + SETTLE_US
+
+
 def test_a_node_gets_its_own_limits(load, tmp_path):
     site = load()
     options = site.node_options(site.config.won[0])
@@ -160,6 +172,14 @@ def test_metrics_for_the_dashboard_are_those_that_are_served(load):
     assert ("tcp", "127.0.0.1:9143") in table.listens()
     broker = load('[[pcp]]\nmetrics_port = 9142\nmetrics_host = "::1"\n')
     assert broker.metrics_endpoints() == [("pcp/broker", "http://[::1]:9142/metrics")]
+
+
+def test_whom_the_health_of_a_site_asks(load):
+    server = '[[pcp]]\nmetrics_port = 9142\n[[won]]\nuri = "https://localhost:8443/won/resource"\n'
+    asked = [("pcp/broker", "http://127.0.0.1:9142/healthz")]
+    assert load(server).health_urls() == asked
+    shown = server + '[dashboard]\nenabled = true\nlisten = "[::1]:8600"\n'
+    assert load(shown).health_urls() == [*asked, ("dashboard", "http://[::1]:8600/healthz")]
 
 
 def test_needed_files_come_with_the_command_that_makes_them(load, tmp_path):

@@ -52,6 +52,7 @@ from dovetail.model.address import WON_URI_PREFIX, Address, AddressPrefix, parse
 from dovetail.model.errors import DovetailError, UsageError
 from dovetail.receipt.build import build_receipt
 from dovetail.report.text import name_briefly, show
+from dovetail.runtime.server_health import OK
 
 T = TypeVar("T")
 READERS_AT_A_TIME = 4
@@ -81,6 +82,7 @@ def build_app(sources: Sources, access: Access, hub: Hub) -> Starlette:
             Route("/message/{address}/receipt", dashboard.send_receipt),
             Route("/audit", dashboard.show_audit),
             Route("/login", dashboard.log_in),
+            Route("/healthz", dashboard.send_health),
             Route("/static/{name}", send_static),
             Route("/api/live", dashboard.send_live),
             Route("/api/events", dashboard.stream),
@@ -103,6 +105,10 @@ class Dashboard:
 
     async def show_live(self, request: Request) -> Response:  # noqa: ARG002
         return HTMLResponse(pages.live_page())
+
+    async def send_health(self, request: Request) -> Response:  # noqa: ARG002
+        health = self._hub.health
+        return PlainTextResponse(f"{health}\n", 200 if health == OK else 503)
 
     async def send_live(self, request: Request) -> Response:  # noqa: ARG002
         return Response(self._hub.latest, media_type="application/json")

@@ -1,7 +1,7 @@
 """Access control for all requests: who may ask, by which method, and what a browser may do with the answer.
 
 The Host header must be one of ours, so that a page elsewhere cannot reach a dashboard on loopback through a name it
-controls. With a token, everything but the login is closed. Comparisons take constant time.
+controls. With a token, everything but the login and the state of health is closed. Comparisons take constant time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ COOKIE = "dovetail_dashboard"
 COOKIE_AGE_S = 12 * 3600
 MIN_TOKEN_CHARS = 16
 MAX_TOKEN_BYTES = 4_096
-OPEN_PATHS = ("/login", "/static/")
+OPEN_PATHS = ("/login", "/static/", "/healthz")
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,9 +21,12 @@ from dovetail.dashboard.site_sources import Site
 from dovetail.lake.location import Location, is_url
 from dovetail.model.errors import DovetailError
 from dovetail.report.numbers import CheckCount
+from dovetail.runtime.server_health import OK
 
 LOOK_EVERY_S = 1.0
 ASK_EVERY_S = 5.0
+STALE_S = 60.0
+"""A dashboard whose last look is older shows what was, not what is."""
 MAX_LISTENERS = 32
 MAX_ALERTS = 200
 MAX_NAMED = 3
@@ -54,6 +58,7 @@ class Hub:
         )
         self._audited: int | None = None
         self._looks = 0
+        self._looked_s = time.monotonic()
         self._first_seen: dict[tuple[str, str], int] = {}
         self.latest = b""
         self.listeners = 0
@@ -63,6 +68,12 @@ class Hub:
     def names(self) -> dict[str, str]:
         """The servers by the names of their journals."""
         return self._live.names
+
+    @property
+    def health(self) -> str:
+        """`ok` while snapshots are taken."""
+        age_s = time.monotonic() - self._looked_s
+        return OK if age_s <= STALE_S else f"the journals were last read {age_s:.0f} s ago"
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -112,6 +123,7 @@ class Hub:
         snapshot = await anyio.to_thread.run_sync(self._see)
         self.latest = msgspec.json.encode(snapshot)
         self._looks += 1
+        self._looked_s = time.monotonic()
         async with self._news:
             self._news.notify_all()
 

@@ -27,9 +27,9 @@ BEHIND = 10
 
 
 def ask_health(url: str) -> str:
-    """A server's answer at the /healthz next to its /metrics; a text other than `ok` if it does not answer."""
+    """The answer at a /healthz; a text other than `ok` if there is none."""
     try:
-        with urllib.request.urlopen(_healthz(url), timeout=ASK_TIMEOUT_S) as answer:  # noqa: S310 - always http:
+        with urllib.request.urlopen(url, timeout=ASK_TIMEOUT_S) as answer:  # noqa: S310 - always http:
             text: str = answer.read(MAX_ANSWER_BYTES).decode(errors="replace").strip()
             return text if is_well(text) else f"answers {text[:80]!r}, which is not a health status of Dovetail"
     except urllib.error.HTTPError as error:
@@ -41,12 +41,12 @@ def ask_health(url: str) -> str:
 
 
 def check_running(site: Site) -> Iterator[Finding]:
-    """One finding for the supervisor and each server with an endpoint."""
-    asked = site.metrics_endpoints()
+    """One finding for the supervisor, the dashboard and each server with an endpoint."""
+    asked = site.health_urls()
     if site.config.supervisor.metrics is not None:
-        asked.insert(0, ("up", f"http://{site.config.supervisor.metrics}/metrics"))
+        asked.insert(0, ("up", f"http://{site.config.supervisor.metrics}/healthz"))
     else:
-        what = "sealing, the audit and the dashboard are not asked: `up` has no metrics"
+        what = "sealing and the audit are not asked: `up` has no metrics"
         yield warn("up", what, "give supervisor.metrics")
     names = {name for name, _ in asked}
     for table in site.servers():
@@ -103,10 +103,10 @@ class SiteHealth:
         return add_remarks(OK, self._warnings)
 
     def ask(self) -> None:
-        """Poll every server once."""
+        """Poll every server and the dashboard once."""
         troubles, warnings = [], []
         running = self._pids()
-        for name, url in self._site.metrics_endpoints():
+        for name, url in self._site.health_urls():
             if name not in running:
                 continue  # the supervisor reports this itself
             health = ask_health(url)
@@ -158,7 +158,3 @@ def is_stopped(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
     except (OSError, IndexError):
         return False
-
-
-def _healthz(url: str) -> str:
-    return url.removesuffix("/metrics") + "/healthz"

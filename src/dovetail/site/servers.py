@@ -215,6 +215,14 @@ class Site:
                     found.append((table.label, f"http://{address}/metrics"))
         return found
 
+    def health_urls(self) -> list[tuple[str, str]]:
+        """Name and /healthz of everything here that can be asked: servers with metrics, and the dashboard."""
+        found = [(name, f"{url.removesuffix('/metrics')}/healthz") for name, url in self.metrics_endpoints()]
+        dashboard = self.config.dashboard.listen
+        if self.runs_dashboard and parse_listen(dashboard)[1]:
+            found.append((DASHBOARD, f"http://{dashboard}/healthz"))
+        return found
+
     def needed_files(self, table: ServerSection) -> Iterator[tuple[Path, str]]:
         """Files that a server needs to start, each with the command that creates it."""
         directory = self.config.keys.directory
