@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 
@@ -86,6 +88,19 @@ def test_build_writes_the_same_to_stdout(receipt, tmp_path):
     assert (
         ran.err == f"the message is {case.address.hex()}; what happened to it, 4 hops, is signed by {samples.BROKER}\n"
     )
+
+
+def test_build_waits_until_all_is_signed(receipt, tmp_path, monkeypatch):
+    path, raw = tmp_path / "live.journal", samples.pcp_message()
+    signer = samples.signer_of(samples.BROKER)
+    with JournalWriter.open(path, server=samples.BROKER, signer=signer, durability="relaxed") as journal:
+        journal.append([Observation(at_us=samples.T0, stage=Stage.ACCEPTED, message=address_of(raw), raw=raw)])
+        ran = receipt("build", address_of(raw).hex(), "--journal", path)
+        assert (ran.code, "no signed checkpoint covers" in ran.err) == (1, True)
+        clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: journal.checkpoint())
+        monkeypatch.setattr("dovetail.api.receipts.time", clock)
+        ran = receipt("build", address_of(raw).hex(), "--journal", path, "--wait", "60s")
+    assert (ran.code, "1 hop, is signed by" in ran.err) == (0, True)
 
 
 def test_a_beginning_of_the_address_is_enough(receipt, tmp_path):

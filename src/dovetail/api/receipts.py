@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from dovetail.journal.durable_file import replace_file
@@ -62,15 +64,12 @@ class Receipt:
         if not paths and lake is None:
             raise UsageError("name the journals, or a lake")
         older = [note for receipt in since for note in _checkpoints(receipt)]
-        deadline = time.monotonic() + wait
-        while True:
-            with open_sources(paths, lake) as sources:
-                found = find_message(sources, address)
-                covered = all(_is_signed(source, found) for source in sources)
-                if covered or time.monotonic() >= deadline:
-                    built = build_receipt(sources, found, BuildOptions(redact=redact, since=older))
-                    return cls._of(built.data, tuple(built.remarks))
-            time.sleep(_POLL_S)
+        opening = partial(open_sources, paths, lake)
+        await_signatures(opening, address, wait)
+        with opening() as sources:
+            found = find_message(sources, address)
+            built = build_receipt(sources, found, BuildOptions(redact=redact, since=older))
+        return cls._of(built.data, tuple(built.remarks))
 
     @classmethod
     def load(cls, path: Path | str) -> Receipt:
@@ -114,6 +113,17 @@ class Receipt:
 def verify_journal(path: Path | str, *, trust: Paths = ()) -> Verdict:
     """Recompute every hash and signature of a journal; the verdict names the first bad row."""
     return _verify_journal(Path(path), trusted=load_trust(trust))
+
+
+def await_signatures(opening: Callable[[], AbstractContextManager[list[HopSource]]], message: str, wait: float) -> None:
+    """Wait until the servers have signed what they saw of a message, for at most this many seconds."""
+    deadline = time.monotonic() + wait
+    while time.monotonic() < deadline:
+        with opening() as sources:
+            found = find_message(sources, message)
+            if all(_is_signed(source, found) for source in sources):
+                return
+        time.sleep(_POLL_S)
 
 
 def load_trust(trust: Paths) -> list[Verifier]:

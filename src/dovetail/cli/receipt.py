@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dovetail.cli.client_options import OldSigningKey, in_context, needed_key, parse_duration
+from dovetail.cli.client_options import OldSigningKey, in_context, needed_key
 from dovetail.cli.exit_codes import EXIT_FAILED, EXIT_NO
 from dovetail.cli.receipt_input import (
     choose_sources,
@@ -34,6 +34,7 @@ from dovetail.cli.receipt_options import (
     Lake,
     Out,
     Search,
+    SignatureWait,
     Since,
     Trust,
     TrustOrKnown,
@@ -78,12 +79,15 @@ def build(
     since: Since = None,
     checkpoint: Cosigned = None,
     witness: Witnesses = None,
+    wait: SignatureWait = 0.0,
 ) -> None:
     """Build the receipt of one message from the journals or the lake of the servers that saw it."""
+    from dovetail.api.receipts import await_signatures
     from dovetail.cli.output import say
     from dovetail.receipt.build import BuildOptions, build_receipt
 
     witnesses = load_keys(witness or ())
+    await_signatures(lambda: open_sources(journals, lake, date), address, wait)
     with open_sources(journals, lake, date) as sources:
         known = [*witnesses, *(source.verifier for source in sources)]
         options = BuildOptions(
@@ -271,10 +275,7 @@ def show(
     lake: Lake = None,
     trust: TrustOrKnown = None,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="Also save the receipt.", metavar="FILE")] = None,
-    wait: Annotated[
-        float,
-        typer.Option(metavar="TIME", parser=parse_duration, help="Time for the servers to sign what they saw."),
-    ] = 15.0,
+    wait: SignatureWait = 15.0,
     as_json: AsJson = False,
 ) -> None:
     """Prove one delivery at once: build its receipt, verify it with the trusted keys, print what it proves.

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from dovetail.cli.client_options import parse_duration
+
 Trust = Annotated[
     list[Path],
     typer.Option(
@@ -57,5 +59,11 @@ Search = Annotated[
 Since = Annotated[
     list[Path] | None,
     typer.Option("--since", help="An older receipt or checkpoint to prove growth from.", metavar="FILE"),
+]
+SignatureWait = Annotated[
+    float,
+    typer.Option(
+        "--wait", metavar="TIME", parser=parse_duration, help="Time for the servers to sign what they saw, such as 30s."
+    ),
 ]
 DEFAULT_SEARCH = 100_000
