@@ -81,7 +81,7 @@ def test_what_is_not_delivered_exits_with_3(dovetail, at):
     assert "outcome  nobody_there" in ran.out
     ran = dovetail("pcp", "send", "pcp://gone/agent", *at, "--reply")
     assert (ran.code, "outcome  nobody_there" in ran.out) == (3, True)
-    ran = dovetail("pcp", "send", "pcp://gone/agent", *at, "--type", "a b")
+    ran = dovetail("pcp", "send", "pcp://gone/agent", *at, "--type", "a b", "--report")
     assert (ran.code, "has characters that are not allowed" in ran.out) == (3, True)
 
 
@@ -331,3 +331,25 @@ def test_a_context_has_journals_lake_tables_and_trust(dovetail, site, tmp_path, 
     wrong = dovetail("audit", "show", "findings", "--columns", "check,severty")
     assert (wrong.code, wrong.out, "there is no column 'severty'" in wrong.err) == (2, "", True)
     assert "called --tables now" in dovetail("report", tables).err
+
+
+@pytest.mark.system
+def test_commands_of_one_context_take_turns(dovetail, site):
+    """The second does not take over the name of the first, which waits for a reply."""
+    dovetail("context", "save", "desk", "--url", site.url, "--as", "pcp://desk/agent")
+    dovetail("context", "use", "desk")
+    command = [sys.executable, "-m", "dovetail", "pcp", "send", "pcp://ben/agent"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    pipes = {"env": environment, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with (
+        api.sync.connect(site.url, "pcp://ben/agent") as ben,
+        subprocess.Popen([*command, "1", "--reply"], **pipes) as first,
+    ):
+        question = ben.receive(timeout=30)
+        with subprocess.Popen([*command, "2"], **pipes) as second:
+            assert "waiting for another command of this context" in second.stderr.readline()
+            assert ben.reply(question, "yes").ok
+            assert "yes" in first.communicate(timeout=30)[0]
+            assert ben.receive(timeout=30).data == 2
+            assert "accepted" in second.communicate(timeout=30)[0]
+    assert (first.returncode, second.returncode) == (0, 0)

@@ -75,21 +75,26 @@ def current_context() -> str | None:
 
 def load_context(name: str | None = None) -> Context:
     """The context of this name, or the current one; an empty one if no name is given and none is current."""
-    chosen = name or current_context()
-    if chosen is None:
+    path = context_file(name)
+    if path is None:
         return Context()
-    path = _path(chosen)
     try:
         with path.open("rb") as file:
             table = tomllib.loads(file.read(_MAX_BYTES).decode())
         return msgspec.convert(table, Context)
     except FileNotFoundError:
         known = ", ".join(list_contexts()) or "none yet"
-        raise ConfigError(f"there is no context {chosen!r}; there are: {known}") from None
+        raise ConfigError(f"there is no context {path.stem!r}; there are: {known}") from None
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror or error}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
         raise ConfigError(f"{path}: {str(error)[:1].lower()}{str(error)[1:]}") from None
+
+
+def context_file(name: str | None = None) -> Path | None:
+    """The file of the context of this name, or of the current one; None if there is none."""
+    chosen = name or current_context()
+    return None if chosen is None else _path(chosen)
 
 
 def save_context(name: str, context: Context) -> Path:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Literal, ParamSpec, TypeVar, get_type_hints
+from typing import IO, TYPE_CHECKING, Annotated, Any, Concatenate, Literal, ParamSpec, TypeVar, get_type_hints
 
 import typer
 
@@ -26,6 +27,8 @@ P = ParamSpec("P")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|)")
 _from_context = "from the context by default"
+_TRIES = 20
+_TRY_S = 0.05
 
 
 def parse_duration(given: str | float) -> float:
@@ -175,6 +178,36 @@ class BrokerOptions:
         if url.startswith("wss:") and not (tls.certificate and tls.key and tls.authority):
             raise UsageError("wss: needs --certificate, --tls-key and --authority")
         return PcpClient(url, identity, tls=tls, protocol=self.version, wait=self.wait)
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[None]:
+        """Connect after other short commands with the identity of the same context: a broker keeps the later of two."""
+        from dovetail.api.contexts import context_file
+
+        path = None if self.identity else context_file(_CHOSEN.get())
+        with contextlib.ExitStack() as stack:
+            if path is not None:
+                _await_lock(stack.enter_context(path.open("rb")))
+            yield
+
+
+def _await_lock(file: IO[bytes]) -> None:
+    """Lock a file until it is closed; says so if that takes long."""
+    import fcntl
+    import time
+
+    from dovetail.cli.output import say
+
+    try:
+        for _ in range(_TRIES):
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            time.sleep(_TRY_S)
+        say("dovetail: waiting for another command of this context; --as gives this one a name of its own")
+        fcntl.flock(file, fcntl.LOCK_EX)
+    except OSError:
+        return  # a file system without locks
 
 
 def takes(options: type[T]) -> Callable[[Callable[Concatenate[T, P], None]], Callable[..., None]]:

@@ -131,6 +131,7 @@ def send(
     """Send one message; print its address, its outcome and its recipients.
 
     Exits with 3 if it was not accepted, or if no reply came in its lifetime.
+    Commands with the identity of one context take turns; to run next to `listen`, give `--as`.
     """
     del report  # the recipients are always printed
     message_type, targets, text = _read_message(target, words or [], to or [], message_type, data)
@@ -139,14 +140,16 @@ def send(
     content = _read_data(text)
     client = broker.client()
     if await_reply:
-        _ask(client, targets[0], content, message_type, ttl, as_json=as_json)
+        with broker.turn():
+            _ask(client, targets[0], content, message_type, ttl, as_json=as_json)
         return
 
     async def work() -> Sent:
         async with client:
             return await client.send(targets, content, type=message_type, ttl=ttl)
 
-    sent = asyncio.run(work())
+    with broker.turn():
+        sent = asyncio.run(work())
     print_record(describe_sent(sent), as_json=as_json)
     if not sent.ok:
         raise typer.Exit(EXIT_NO)
@@ -243,7 +246,11 @@ def inventory(
                 print_json({"client": uri, "change": 1 if is_here else -1})
                 sys.stdout.flush()
 
-    asyncio.run(work())
+    if follow:
+        asyncio.run(work())
+        return
+    with broker.turn():
+        asyncio.run(work())
 
 
 @app.command()
@@ -279,7 +286,8 @@ def trace(
             async with client:
                 return await client.inventory("pcp://*/*")
 
-        connected.extend(asyncio.run(ask()))
+        with broker.turn():
+            connected.extend(asyncio.run(ask()))
     for uri in (sender, *targets, *connected):
         if not is_uri(uri):
             raise UsageError(f"{uri!r} is not a PCP URI, expected pcp://<name>/<type>")
