@@ -389,4 +389,6 @@ def test_the_dashboard_shows_the_site(site):
         address = site.publish("seen on the page")
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/message/{address}", timeout=30) as answer:
             assert "swarm://test/" in answer.read().decode()
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=30) as answer:
+            assert answer.read() == b"ok\n"
         assert up.stop() == 0
