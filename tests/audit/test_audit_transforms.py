@@ -186,6 +186,17 @@ def test_a_broker_owes_an_outcome_to_everyone_that_a_wildcard_meant(spark):
     assert told == [("delivery.no_outcome", "error", M1, BROKER, f"for {Z}")]
 
 
+def test_a_broker_owes_an_outcome_for_what_states_no_lifetime_a_week_later(spark):
+    """The message is of version 2, or its bytes are not kept."""
+    held = [hop(0, "accepted", **PCP, counterpart=X), hop(1, "routed", **PCP, counterpart=Y)]
+    week = dt.timedelta(days=7, seconds=31)
+    silent = frame(spark, schemas.HOPS, *held, hop(2, "accepted", M2, **PCP, counterpart=X, at=T0 + week))
+    waiting = deliveries_of(spark, silent, "pcp", as_of=T0 + dt.timedelta(days=6))
+    late = find(waiting.withColumn("overdue", F.lit(True)), "deliveries").collect()
+    assert (outcomes_of(waiting), [row["check"] for row in late]) == ({Y: ("in_flight", None)}, ["delivery.overdue"])
+    assert outcomes_of(deliveries_of(spark, silent, "pcp", as_of=T0 + week)) == {Y: ("no_outcome", BROKER)}
+
+
 def test_a_delivery_with_a_second_outcome_is_an_error_unless_the_bytes_were_accepted_again(spark):
     hops = frame(
         spark,

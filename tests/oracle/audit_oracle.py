@@ -24,6 +24,7 @@ from dovetail.won.vocabulary import ATOM_TYPES, RESPONSE_TYPES, MessageType
 
 TAKEN = (Stage.ACCEPTED, Stage.CREATED)
 HANDED = (Stage.DELIVERED, Stage.REDELIVERED)
+WEEK_US = 7 * 86_400_000_000
 PCP_ERRORS = ("error_message", "unauthorized", "ttl_expired", "version_error")
 
 
@@ -207,7 +208,8 @@ class Oracle:
             meant |= {hop.counterpart for hop in hops if hop.stage is Stage.ROUTED}
             for target in meant - set(outcomes):
                 server = next(hop.server for hop in hops if hop.stage in TAKEN)
-                owed = self.owed(message.expires_us if message else None, server)
+                stated = message.expires_us if message else None
+                owed = self.owed(begun + WEEK_US if stated is None else stated, server)
                 if owed:
                     rows.add(("pcp", address, target, owed, "accepted", server, None, None, 0))
                 else:

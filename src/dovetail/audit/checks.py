@@ -189,7 +189,7 @@ _COMMON = (
     Check(
         "delivery.overdue",
         "warning",
-        "A message that never expires has no outcome, and the loss timeout has passed.",
+        "A message whose lifetime is not known has no outcome, and the loss timeout has passed.",
         "deliveries",
         "outcome = 'in_flight' AND expires IS NULL AND overdue",
         "concat('for ', recipient)",

@@ -166,7 +166,7 @@ GUIDES: dict[str, Guide] = {
     ),
     "delivery.overdue": Guide(
         "No outcome yet",
-        "A message that never expires has no outcome, and the loss timeout has passed.",
+        "A message whose lifetime is not known has no outcome, and the loss timeout has passed.",
         "The recipient's connection may be slow; check the server's queues.",
     ),
     "delivery.lost": Guide(

@@ -13,8 +13,11 @@ from dovetail.model.fabric import Role
 from dovetail.model.hop import Relation, Stage
 from dovetail.model.outcome import Outcome
 from dovetail.pcp.fabric import ERROR_TYPES, FABRIC, SHARED_ID
+from dovetail.pcp.settings import PcpSettings
 from dovetail.pcp.uri import BROKER_URIS
 
+_LIFETIME_US = PcpSettings().max_lifetime_ms * 1000
+"""A broker gives every message up after this time: the lifetime of those whose own is not known."""
 _FAILED = (Stage.EXPIRED.value, Stage.UNDELIVERABLE.value, Stage.REJECTED.value)
 # which outcome applies if a broker records several for one recipient: the best one
 _RANKS = {
@@ -98,8 +101,9 @@ def deliveries(rows: Rows, moment: Moment) -> DataFrame:
 
 def _pending(untold: DataFrame, servers: DataFrame, moment: Moment) -> DataFrame:
     """Recipients without any outcome: pending during the message's lifetime, then owed by the broker."""
+    end = F.coalesce("expires", F.timestamp_micros(F.unix_micros("begun") + _LIFETIME_US))
     reach = servers.select(F.col("server").alias("begun_at"), F.col("last_at").alias("reach"))
-    owed = owed_outcome(F.col("expires"), F.col("reach"), moment)
+    owed = owed_outcome(end, F.col("reach"), moment)
     return untold.join(reach.hint("broadcast"), on="begun_at", how="left").select(
         F.lit(FABRIC.name).alias("fabric"),
         "message",
@@ -112,7 +116,7 @@ def _pending(untold: DataFrame, servers: DataFrame, moment: Moment) -> DataFrame
         F.lit(None).cast("string").alias("reason"),
         "begun",
         "begun_at",
-        F.when(owed.isNotNull(), F.col("expires")).alias("finished"),
+        F.when(owed.isNotNull(), end).alias("finished"),
         F.when(owed.isNotNull(), F.col("begun_at")).alias("finished_at"),
         "expires",
         F.lit(0).cast("bigint").alias("attempts"),
@@ -205,4 +209,5 @@ AUDIT = FabricAudit(
     answers=Relation.IN_REPLY_TO,
     circles=circular_replies,
     shared_key=SHARED_ID,
+    lifetime_us=_LIFETIME_US,
 )
