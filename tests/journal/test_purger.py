@@ -1,3 +1,4 @@
+import contextlib
 import sqlite3
 import threading
 import zlib
@@ -15,6 +16,7 @@ from dovetail.lake.head import read_head
 from dovetail.lake.seal import seal_journal
 from dovetail.lake.store import LocalStore
 from dovetail.model.address import address_of
+from dovetail.model.errors import JournalDamaged, JournalError
 from dovetail.model.fabric import Agreement
 from dovetail.model.hop import Observation, Stage
 from dovetail.swarm.content import Content, encode_content
@@ -115,6 +117,25 @@ def test_an_expiry_that_was_changed_destroys_nothing_and_is_found(journal, tmp_p
     assert "is stored with another expiry than it states" in findings[0].detail
     assert purge_expired(journal, journal.size, START_US) == 0
     assert [hop.raw for hop in journal.hops()] == before
+
+
+def test_an_index_of_expiries_that_leads_nowhere_is_reported_and_the_journal_goes_on(journal):
+    journal.call(JournalWriter.index)
+    with contextlib.closing(sqlite3.connect(journal.path)) as connection, connection:
+        connection.execute("INSERT INTO expiry_index VALUES (?, 1000)", (START_US,))
+    with pytest.raises(JournalDamaged, match="message 1000 is missing"):
+        purge_expired(journal, journal.size, START_US)
+    assert journal.append([observe(b"another")]) == journal.size
+
+
+def test_a_job_that_fails_in_an_unexpected_way_ends_its_call_and_nothing_else(journal, caplog):
+    def fail(writer):
+        raise LookupError("nobody thought of this")
+
+    with pytest.raises(JournalError, match="LookupError: nobody thought of this"):
+        journal.call(fail)
+    assert journal.append([observe(b"another")]) == journal.size
+    assert "unexpected error" in caplog.text
 
 
 def test_what_a_swarm_agreed_on_decides_when_its_messages_expire(tmp_path):

@@ -127,7 +127,7 @@ def search_runs(rows: Rows, prefix: bytes, first_id: int = 0, end: int = 1 << 54
         (prefix[0], end, first_id),
     )
     for (entries,) in found:
-        yield from search_bucket(entries, prefix)
+        yield from search_bucket(_check_entries(entries), prefix)
 
 
 def read_runs(rows: Rows) -> list[AddressRun]:
@@ -144,7 +144,13 @@ def read_rows(rows: Rows, first_id: int, last_first_id: int) -> list[tuple[int, 
         "SELECT id, entries FROM address_index WHERE id BETWEEN ? AND ? ORDER BY id",
         (_row_key(first_id, 0), _row_key(last_first_id, BUCKETS - 1)),
     )
-    return [(key % BUCKETS, entries) for key, entries in found]
+    return [(key % BUCKETS, _check_entries(entries)) for key, entries in found]
+
+
+def _check_entries(entries: object) -> bytes:
+    if not isinstance(entries, bytes) or len(entries) % ENTRY_BYTES:
+        raise JournalDamaged("a row of the table address_index does not hold what it should")
+    return entries
 
 
 class AddressIndex:

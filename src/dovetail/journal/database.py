@@ -74,8 +74,9 @@ class Connection(Protocol):
 
 Connect = Callable[[Path], Connection]
 
-SQLITE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
-"""What reading a file may raise: the second if SQLite's message quotes a damaged schema that is not text."""
+SQLITE_ERRORS = (sqlite3.Error, UnicodeDecodeError, OverflowError)
+"""What reading a file may raise: the second if SQLite's message quotes a damaged schema that is not text, the third if
+a damaged number is larger than any that can be looked up."""
 
 
 def connect_writer(path: Path) -> Connection:
@@ -136,9 +137,9 @@ def check_format(connection: Connection, path: Path) -> None:
         )
 
 
-def translate(error: sqlite3.Error | UnicodeDecodeError, path: Path) -> JournalError:
+def translate(error: sqlite3.Error | UnicodeDecodeError | OverflowError, path: Path) -> JournalError:
     """Translate an SQLite error to a journal error."""
-    if isinstance(error, UnicodeDecodeError):
+    if not isinstance(error, sqlite3.Error):
         return JournalDamaged(f"{path}: database disk image is malformed: {error}")
     code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
     if code == sqlite3.SQLITE_FULL:

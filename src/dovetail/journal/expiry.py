@@ -8,6 +8,7 @@ from __future__ import annotations
 from dovetail.fabrics import fabric_named
 from dovetail.journal.messages import MessageRow
 from dovetail.journal.reader import JournalReader
+from dovetail.model.errors import JournalDamaged
 from dovetail.model.fabric import Agreement, ExpiryTemplate, MessageInfo
 from dovetail.model.hop import Stage
 
@@ -49,6 +50,8 @@ class Lifetimes:
         """True if the bytes of a message may be purged now."""
         if message.body_seq is None or not self.are_known:
             return False
-        hop = next(self._reader.hops(message.body_seq, message.body_seq + 1))
+        hop = next(self._reader.hops(message.body_seq, message.body_seq + 1), None)
+        if hop is None or hop.message != message.address:
+            raise JournalDamaged(f"{self._reader.path}: hop {message.body_seq} does not bring message {message.id}")
         end_us = self.end_us(message.raw, message.size, hop.stage)
         return end_us is not None and end_us <= now_us

@@ -188,8 +188,8 @@ class Journal:
             try:
                 job(writer)
                 waiter.finish(writer.size, None)
-            except DovetailError as error:
-                waiter.finish(0, error)
+            except Exception as error:
+                waiter.finish(0, self._named(error))
 
         with self._lock:
             if self._is_closing:
@@ -385,10 +385,7 @@ class Journal:
             self.commit_times.observe(ended - began)
             self.wait_times.observe(ended - items[0][3])
         except Exception as failure:
-            if not isinstance(failure, JournalError):
-                log.exception("journal %s: append failed", self.path)
-                failure = JournalError(f"{self.path}: append failed: {failure}")
-            error = failure
+            error = failure if isinstance(failure, JournalError) else JournalError(str(self._named(failure)))
             if error.retriable or isinstance(error, JournalLocked):
                 return self._stall(items, error)
             if len(items) > 1 and self.failure is None:
@@ -424,9 +421,17 @@ class Journal:
         """Do the work that commits have deferred."""
         try:
             work(self._writer)
-        except JournalError as error:
+        except Exception as error:
             if self.failure is None:
-                log.warning("journal %s: its index or its checkpoints are behind: %s", self.path, error)
+                why = self._named(error)
+                log.warning("journal %s: its index or its checkpoints are behind: %s", self.path, why)
+
+    def _named(self, error: Exception) -> DovetailError:
+        """The error to report: the writing thread must survive whatever a damaged file makes its work raise."""
+        if isinstance(error, DovetailError):
+            return error
+        log.exception("journal %s: unexpected error", self.path)
+        return JournalError(f"{self.path}: {type(error).__name__}: {error}")
 
     def _sync(self) -> None:
         try:

@@ -43,7 +43,7 @@ def purge_step(
     for (first_id,) in writer.reader.all(
         "SELECT first_id FROM expiry_index WHERE expires_us <= ? ORDER BY expires_us", (over_us,)
     ):
-        block = next(writer.reader.message_blocks(first_id))
+        block = writer.reader.block_with(first_id)
         rows = (block.row(message_id, with_raw=True) for message_id in range(block.first_id, block.end))
         due = (row for row in rows if row.address not in keep and _is_due(row, over_us, limit))
         chosen += [row for row in due if lifetimes.has_ended(row, over_us)]

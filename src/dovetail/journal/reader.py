@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from dovetail.fabrics import check_name, fabric_named
+from dovetail.fabrics import check_name, fabric_named, name_of
 from dovetail.journal.addresses import search_runs
 from dovetail.journal.database import SQLITE_ERRORS, Connection, check_format, connect_reader, translate
 from dovetail.journal.high_water import read_mark
@@ -150,10 +150,16 @@ class JournalReader:
         block = self._block_of(message.id)
         rows = self.all("SELECT first_seq FROM hop_index WHERE message_id = ? ORDER BY first_seq", (message.id,))
         starts = [*([block.first_seq] if block else []), *(first_seq for (first_seq,) in rows)]
-        indexed = (commit for start in starts if start < indexed_seq for commit in self.commits(start, start + 1))
+        self.check_types(starts, "hop_index", *[int] * len(starts))
+        messages = {message.id: message}
         found: list[Hop] = []
-        for commit in (*indexed, *self.commits(indexed_seq)):
-            found.extend(self.hops_of_commit(commit, {message.id: message}))
+        for start in [start for start in starts if start < indexed_seq]:
+            listed = [hop for each in self.commits(start, start + 1) for hop in self.hops_of_commit(each, messages)]
+            if not listed:
+                raise JournalDamaged(f"{self.path}: the commit of hop {start} lacks message {address.hex()}")
+            found += listed
+        for commit in self.commits(indexed_seq):
+            found.extend(self.hops_of_commit(commit, messages))
         return found
 
     def message(self, address: Address) -> MessageRow | None:
@@ -221,6 +227,10 @@ class JournalReader:
                 raise JournalDamaged(
                     f"{self.path}: hops {row.first_seq} to {row.end - 1}: their times contradict each other"
                 )
+            if (held := sum([run.count for run in runs])) != row.count:
+                raise JournalDamaged(
+                    f"{self.path}: the commit at hop {row.first_seq} claims {row.count} hops and holds {held}"
+                )
             yield Commit(row, runs)
 
     def commit_rows(self, first: int = 0, end: int | None = None) -> Iterator[CommitRow]:
@@ -269,18 +279,17 @@ class JournalReader:
 
     def checkpoints(self) -> list[SignedCheckpoint]:
         """All signed checkpoints, oldest first; their signatures are not checked here."""
-        return [self._parse(note) for (note,) in self.all("SELECT note FROM checkpoints ORDER BY size")]
+        return [self._parse(row) for row in self.all("SELECT note FROM checkpoints ORDER BY size")]
 
     def latest_checkpoint(self) -> SignedCheckpoint | None:
         """The checkpoint over the most hops."""
         row = self.one("SELECT note FROM checkpoints ORDER BY size DESC LIMIT 1")
-        if row is not None:
-            self.check_types(row, "checkpoints", str)
-        return self._parse(row[0]) if row else None
+        return None if row is None else self._parse(row)
 
-    def _parse(self, note: str) -> SignedCheckpoint:
+    def _parse(self, row: tuple[str]) -> SignedCheckpoint:
+        self.check_types(row, "checkpoints", str)
         try:
-            return parse_checkpoint(note)
+            return parse_checkpoint(row[0])
         except CheckpointError as error:
             raise JournalDamaged(f"{self.path}: checkpoint: {error}") from None
 
@@ -334,10 +343,12 @@ class JournalReader:
             raise JournalDamaged(f"messages {first_id} to {first_id + count - 1}: checksum does not match")
         return MessagesRow(first_id, count, first_seq, rows)
 
-    def block_start(self, message_id: int) -> int:
-        """The number of the first message in the row that holds `message_id`."""
-        first_id: int = self.one("SELECT max(first_id) FROM messages WHERE first_id <= ?", (message_id,))[0]
-        return first_id
+    def block_with(self, message_id: int) -> MessageBlock:
+        """The row of messages that holds this number; JournalDamaged if there is none."""
+        block = self._block_of(message_id)
+        if block is None:
+            raise JournalDamaged(f"{self.path}: message {message_id} is missing")
+        return block
 
     def messages_by_id(self, ids: Iterable[int], raw_from: int = 0, raw_end: int = 0) -> dict[int, MessageRow]:
         """Messages by number in this file, with bytes if the hop that carries them is in the given range."""
@@ -446,14 +457,17 @@ class JournalReader:
 
     def _read_identity(self) -> Identity:
         values = dict(self.all("SELECT name, value FROM identity"))
+        for row in values.items():
+            self.check_types(row, "identity", str, str)
         try:
-            check_name(values["fabric"])
+            server, fabric = values["server"], check_name(values["fabric"])
             verifier = parse_verifier(values["key"])
-            return Identity(
-                values["server"], values["fabric"], verifier, has_mark=values.get(HAS_MARK) == HAS_MARK_VALUE
-            )
-        except (KeyError, ValueError) as error:
+            # the key has a checksum over its name, the rest of this table has none
+            if verifier.name != server or name_of(server) != fabric:
+                raise ValueError(f"{fabric} server {server} with the key of {verifier.name}")
+        except (KeyError, ValueError, CheckpointError) as error:
             raise JournalDamaged(f"{self.path}: identity is not readable: {error}") from None
+        return Identity(server, fabric, verifier, has_mark=values.get(HAS_MARK) == HAS_MARK_VALUE)
 
     def check_types(self, row: Sequence[object], table: str, *types: type) -> None:
         """SQLite does not check the types it reads: a page of another table may be in this place."""

@@ -16,7 +16,7 @@ from dovetail.model.errors import JournalDamaged
 from dovetail.model.hop import Hop
 from dovetail.tlog.checkpoint import SignedCheckpoint
 from dovetail.tlog.keys import Verifier
-from dovetail.tlog.tree import HASH_BYTES, fold
+from dovetail.tlog.tree import HASH_BYTES
 
 _MAX_BLOCKS_CACHED = 256
 
@@ -150,4 +150,4 @@ class JournalSource:
             first = block * BLOCK_LEAVES
             self._leaves[block] = b"".join(self._tree.leaf_hashes(first, first + BLOCK_LEAVES))
         start = place * HASH_BYTES
-        return fold(self._leaves[block][start : start + (HASH_BYTES << level)])
+        return self._tree.fold(self._leaves[block][start : start + (HASH_BYTES << level)], level, number)

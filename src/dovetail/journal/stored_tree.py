@@ -180,10 +180,17 @@ class JournalTree:
         """The hash of a perfect subtree, from the nearest stored level at or below it."""
         if level < BLOCK_LEVEL or self._is_unstored(level, number):
             start = number << level
-            return fold(b"".join(self.leaf_hashes(start, start + (1 << level))))
+            return self.fold(b"".join(self.leaf_hashes(start, start + (1 << level))), level, number)
         stored = level - level % BLOCK_LEVEL
         first = number << (level - stored)
         return fold_perfect([self._stored_node(stored, first + i) for i in range(1 << (level - stored))])
+
+    def fold(self, leaves: bytes, level: int, number: int) -> bytes:
+        """The hash of a subtree from its leaf hashes; JournalDamaged if some are missing."""
+        if len(leaves) != HASH_BYTES << level:
+            first, end = number << level, (number + 1) << level
+            raise JournalDamaged(f"{self._reader.path}: hops {first} to {end - 1} are not all there")
+        return fold(leaves)
 
     @property
     def stored_size(self) -> int:
@@ -211,4 +218,6 @@ class JournalTree:
             raise JournalDamaged(f"{self._reader.path}: hops {number << level} to {last}: node of the tree is missing")
         self._reader.check_types(row, "blocks" if level == BLOCK_LEVEL else "nodes", bytes)
         node: bytes = row[0]
+        if len(node) != HASH_BYTES:
+            raise JournalDamaged(f"{self._reader.path}: a node of the tree has {len(node)} bytes")
         return node

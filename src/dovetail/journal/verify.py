@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from dovetail.fabrics import name_of
 from dovetail.journal.continuity import Known, find_breaks
 from dovetail.journal.database import BLOCK_LEAVES, BLOCK_LEVEL, CHECK_BYTES
 from dovetail.journal.message_survey import MessageSurvey, find_faults
@@ -179,10 +178,6 @@ class _Verification:
 
     def _check_key(self) -> None:
         own = self._reader.identity.verifier
-        if own.name != self._reader.identity.server:
-            self._find(None, f"the key inside is named {own.name}, not {self._reader.identity.server}")
-        if self._reader.identity.fabric != name_of(own.name):
-            self._find(None, f"{own.name} is not a server of the fabric {self._reader.identity.fabric}")
         if self._trusted and own not in self._trusted:
             self._find(None, f"the key inside is not a trusted key of {own.name}")
 
@@ -192,6 +187,8 @@ class _Verification:
 
     def _notes(self) -> list[tuple[int, str]]:
         rows = self._reader.all("SELECT size, note FROM checkpoints ORDER BY size")
+        for row in rows:
+            self._reader.check_types(row, "checkpoints", int, str)
         made = self._reader.progress("checkpoints")
         if made != len(rows):
             self._find(None, f"{len(rows)} checkpoints are stored, {made} were made")

@@ -80,10 +80,12 @@ class JournalWriter:
         self.reader = JournalReader(connection, path)
         self._size: int
         self._last_at_us: int
-        self._size, self._last_at_us, *last_commit = self.reader.one(
+        last = self.reader.one(
             "SELECT first_seq + count, last_at_us, first_seq, crc FROM commits ORDER BY first_seq DESC LIMIT 1"
         ) or (0, _BEFORE_ALL_TIME_US, 0, 0)
-        self._last_commit: tuple[int, int] = (last_commit[0], last_commit[1])
+        self.reader.check_types(last, "commits", int, int, int, int)
+        self._size, self._last_at_us = last[:2]
+        self._last_commit: tuple[int, int] = last[2:]
         self._indexed_seq = self.reader.progress("indexed_seq")
         self._addresses = AddressIndex(self.reader)
         self._catalogue = Catalogue(self.reader, self._addresses, limits)
@@ -227,7 +229,7 @@ class JournalWriter:
         """Rewrite rows of messages with some messages changed."""
         pending = sorted(changes)
         while pending:
-            block = next(self.reader.message_blocks(pending[0]))
+            block = self.reader.block_with(pending[0])
             inside = [message_id for message_id in pending if message_id < block.end]
             expired_us = block.expires_us
             for message_id in inside:
@@ -259,7 +261,7 @@ class JournalWriter:
             self._unindexed_expiries[first_id] = batch.expires_us
         for message_id, body in batch.bodies.items():
             if message_id >= self._addresses.end and body[4] is not None:
-                block_id = self.reader.block_start(message_id)
+                block_id = self.reader.block_with(message_id).first_id
                 self._unindexed_expiries[block_id] = min(self._unindexed_expiries.get(block_id, body[4]), body[4])
         self._unindexed_hops.extend([(message_id, self._size) for message_id in batch.older])
 
