@@ -1,5 +1,6 @@
 import os
 import stat
+from pathlib import Path
 
 import pytest
 
@@ -49,6 +50,17 @@ def test_force_replaces_the_file_and_keeps_it_private(tmp_path):
     assert path.read_bytes() == b"new"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert [each.name for each in tmp_path.iterdir()] == ["k"]
+
+
+def test_a_pipe_is_read_unless_nobody_writes_to_it(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(KeyFileError, match="pipe is a pipe that nobody writes to"):
+        read_file(tmp_path / "pipe")
+    reading, writing = os.pipe()
+    os.write(writing, b"a key")
+    os.close(writing)
+    assert read_file(Path(f"/dev/fd/{reading}")) == b"a key"
+    os.close(reading)
 
 
 def test_a_dangling_link_is_not_written_through(tmp_path):

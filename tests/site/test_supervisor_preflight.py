@@ -1,3 +1,4 @@
+import os
 import shutil
 import socket
 import tempfile
@@ -100,6 +101,13 @@ def test_a_port_in_use(problems):
 def test_a_directory_that_is_a_file(problems, directory):
     (directory / "lake").touch()
     assert problems() == ["lake: lake is not a directory: move it away, or choose another directory"]
+
+
+def test_a_key_that_is_a_pipe(problems, directory):
+    key = directory / "keys" / "broker.skey"
+    key.parent.mkdir()
+    os.mkfifo(key)
+    assert any(f"{key.name}: is a pipe" in problem for problem in problems())
 
 
 def test_a_control_socket_with_a_path_that_no_socket_can_have(problems):

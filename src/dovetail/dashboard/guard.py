@@ -19,6 +19,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from dovetail.keys.files import read_bounded
 from dovetail.model.errors import ConfigError
 
 COOKIE = "dovetail_dashboard"
@@ -52,10 +53,8 @@ def is_loopback(host: str) -> bool:
 
 def read_token(path: Path) -> str:
     """Read the token from a file; raises ConfigError if it is unsuitable."""
-    with path.open("rb") as file:
-        data = file.read(MAX_TOKEN_BYTES + 1)
-    token = data.decode("ascii", errors="replace").strip()
-    if len(data) > MAX_TOKEN_BYTES or not token.isascii() or not token.isprintable() or " " in token:
+    token = read_bounded(path, MAX_TOKEN_BYTES, ConfigError).decode("ascii", errors="replace").strip()
+    if not token.isascii() or not token.isprintable() or " " in token:
         raise ConfigError(f"{path}: a token is one line of printable ASCII without spaces")
     if len(token) < MIN_TOKEN_CHARS:
         raise ConfigError(f"{path}: a token of {len(token)} characters, expected at least {MIN_TOKEN_CHARS}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -57,15 +58,24 @@ def read_file(path: Path) -> bytes:
 
 
 def read_bounded(path: Path, max_bytes: int, error: Callable[[str], Exception]) -> bytes:
-    """The bytes of a file; raises `error` with one line if it cannot be read or is larger."""
+    """The bytes of a file; raises `error` with one line if it is too large, unreadable, or a pipe without a writer."""
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=_open_at_once) as file:
             data = file.read(max_bytes + 1)
+            if not data and stat.S_ISFIFO(os.fstat(file.fileno()).st_mode):
+                raise error(f"{path} is a pipe that nobody writes to")
     except OSError as problem:
         raise error(f"{path} cannot be read: {problem.strerror or problem}") from None
     if len(data) > max_bytes:
         raise error(f"{path} has over {max_bytes} bytes, expected at most {max_bytes}")
     return data
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Open a file; a pipe without waiting for somebody to write to it."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK)
+    os.set_blocking(descriptor, True)
+    return descriptor
 
 
 def _write(path: Path, data: bytes, mode: int, *, force: bool) -> None:

@@ -163,6 +163,8 @@ def _find_bad_key(label: str, path: Path) -> Iterator[str]:
 
 
 def _why_unreadable(path: Path) -> str | None:
+    if path.is_fifo():
+        return "is a pipe"
     try:
         with path.open("rb"):
             return None
