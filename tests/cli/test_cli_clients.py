@@ -14,7 +14,7 @@ import pytest
 
 import dovetail as api
 from dovetail.cli.client_options import parse_duration
-from dovetail.cli.main import is_server
+from dovetail.cli.main import SERVERS, is_among
 from dovetail.cli.output import fit_widths, shorten
 from dovetail.keys.signing import create_signing_key
 from tables_on_disk import write_tables
@@ -153,12 +153,21 @@ def test_contexts(dovetail, site, monkeypatch, tmp_path):
     assert (tmp_path / "config" / "contexts" / "a.toml").stat().st_mode & 0o077 == 0
 
 
-def test_a_broken_context_is_one_line(dovetail, config_directory):
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("url = 7", "expected `str | null`, got `int`"),
+        ("url = " + "[" * 5000, "maximum recursion depth exceeded"),
+        ("url = " + "9" * 5000, "exceeds the limit (4300 digits)"),
+    ],
+    ids=["type", "nested", "number"],
+)
+def test_a_broken_context_is_one_line(dovetail, config_directory, text, problem):
     (config_directory / "contexts").mkdir(parents=True)
-    (config_directory / "contexts" / "x.toml").write_text("url = 7")
+    (config_directory / "contexts" / "x.toml").write_text(text)
     ran = dovetail("context", "show", "x")
     assert (ran.code, ran.err.count("\n")) == (1, 1)
-    assert "x.toml: expected `str | null`, got `int`" in ran.err
+    assert f"x.toml: {problem}" in ran.err
 
 
 def test_old_names_of_options_warn(dovetail, tmp_path):
@@ -179,7 +188,7 @@ def test_old_names_of_options_warn(dovetail, tmp_path):
     ],
 )
 def test_only_servers_log_what_they_do(words, expected):
-    assert is_server(words) is expected
+    assert is_among(words, SERVERS) is expected
 
 
 @pytest.mark.parametrize(

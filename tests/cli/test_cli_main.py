@@ -8,7 +8,7 @@ import typer
 
 from dovetail import __version__
 from dovetail.cli import main as main_module
-from dovetail.cli.main import NOUNS, Noun, load_noun, main
+from dovetail.cli.main import NOUNS, RELOADING, Noun, is_among, load_noun, main
 from dovetail.model.errors import JournalFull, UsageError
 
 HEAVY = ("pyspark", "pyarrow", "pyoxigraph", "picows", "cryptography", "rich", "pandas", "numpy")
@@ -205,6 +205,24 @@ def test_a_broken_pipe_has_its_own_exit_code(mount, tmp_path):
 def test_modules_of_all_nouns_exist():
     for noun in NOUNS:
         assert hasattr(importlib.import_module(f"dovetail.cli.{noun.name}"), "app")
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("pcp serve --config site.toml", True),
+        ("up site.toml", True),
+        ("up", True),
+        ("--log-level debug --log-format json pcp serve", True),
+        ("--log-format=json --debug up site.toml", True),
+        ("pcp send serve", False),
+        ("upload", False),
+        ("--log-level info won serve", False),
+        ("", False),
+    ],
+)
+def test_what_rereads_its_configuration_outlives_an_early_sighup(line, expected):
+    assert is_among(line.split(), RELOADING) is expected
 
 
 def test_main_reads_the_command_line_of_the_process(monkeypatch, capsys):

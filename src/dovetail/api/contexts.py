@@ -87,7 +87,7 @@ def load_context(name: str | None = None) -> Context:
         raise ConfigError(f"there is no context {path.stem!r}; there are: {known}") from None
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror or error}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
+    except (ValueError, RecursionError, msgspec.ValidationError) as error:
         raise ConfigError(f"{path}: {str(error)[:1].lower()}{str(error)[1:]}") from None
 
 

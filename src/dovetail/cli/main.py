@@ -13,7 +13,7 @@ import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -34,10 +34,6 @@ from dovetail.cli.metavars import name_values
 
 if TYPE_CHECKING:
     from typer._click import Command, Context, HelpFormatter
-
-if sys.argv[1:3] == ["pcp", "serve"] or sys.argv[1:2] == ["up"]:
-    # these reload their configuration on SIGHUP: one that arrives during imports must not end the process
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
 
 COMPLETE_VARIABLE = "_DOVETAIL_COMPLETE"
 
@@ -81,21 +77,29 @@ SERVERS = {
 }
 """Commands that run until they are stopped: these log what they do, the others only what is wrong."""
 
+RELOADING = {("up",), ("pcp", "serve")}
+"""Commands that reload their configuration on SIGHUP."""
 
-def is_server(arguments: Sequence[str]) -> bool:
-    """True if a command line is for one of `SERVERS`."""
+
+def is_among(arguments: Sequence[str], commands: Set[tuple[str, ...]]) -> bool:
+    """True if a command line is for one of these commands; options of `dovetail` itself may come first."""
     words = [word for word in arguments if not word.startswith("-")]
     names = {noun.name for noun in NOUNS}
     while words and words[0] not in names:
         del words[0]
-    return tuple(words[:1]) in SERVERS or tuple(words[:2]) in SERVERS
+    return tuple(words[:1]) in commands or tuple(words[:2]) in commands
+
+
+if is_among(sys.argv[1:], RELOADING):
+    # a SIGHUP that arrives during imports must not end the process
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
 
 
 class LazyGroup(TyperGroup):
     """The root command. Its help comes from the table, so that no noun's module has to be loaded."""
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
-        ctx.meta["is_server"] = is_server(args)
+        ctx.meta["is_server"] = is_among(args, SERVERS)
         return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: Context) -> list[str]:  # noqa: ARG002
