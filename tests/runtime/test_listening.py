@@ -9,6 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from dovetail.model.errors import ResourceBusy
+from dovetail.runtime.acceptor import Acceptor, HandshakeLimits
 from dovetail.runtime.listening import listening
 from dovetail.runtime.metrics import MetricsServer
 
@@ -42,6 +43,18 @@ def test_a_port_in_use_is_named_with_what_to_do():
 def test_an_address_of_another_machine_is_named():
     with pytest.raises(ResourceBusy, match=r"tcp port 0 of 192\.0\.2\.1 is not an address of this machine"):
         start("192.0.2.1", 0)
+
+
+def test_a_name_of_several_addresses_of_other_machines_is_named(monkeypatch):
+    async def resolve(*_: object, **__: object) -> list[tuple[object, ...]]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, 0)) for host in ("192.0.2.1", "203.0.113.1")]
+
+    async def run() -> None:
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
+        with pytest.raises(ResourceBusy, match="elsewhere is not an address of this machine"):
+            await Acceptor(lambda *_: asyncio.sleep(0), HandshakeLimits()).start("elsewhere", 0)
+
+    asyncio.run(run())
 
 
 def test_other_errors_stay_what_they_are():

@@ -17,7 +17,14 @@ from prometheus_client.exposition import generate_latest
 from dovetail.api.swarm import SwarmPeer
 from dovetail.journal.journal import JournalOptions
 from dovetail.journal.reader import JournalReader
-from dovetail.model.errors import ConfigError, ConnectFailed, DovetailError, LocalProtocolError, ResourceBusy
+from dovetail.model.errors import (
+    ConfigError,
+    ConnectFailed,
+    DovetailError,
+    JournalError,
+    LocalProtocolError,
+    ResourceBusy,
+)
 from dovetail.model.hop import Observation, Stage
 from dovetail.runtime import swarm_node
 from dovetail.runtime.clock import now_us
@@ -146,7 +153,6 @@ def test_ipv6(tmp_path):
                 assert (a.status().refused, b.status().refused) == ({}, {})
         except ResourceBusy as error:
             if "of ::1 is not an address of this machine" in str(error):
-                await asyncio.to_thread(a.journal.close)
                 pytest.skip("no IPv6 here")
             raise
 
@@ -395,6 +401,20 @@ def test_a_port_that_is_taken_is_said(tmp_path):
             port = a.endpoints[0].rpartition(":")[2]
             with pytest.raises(ResourceBusy, match=f"^udp port {port} of 127.0.0.1 is in use: stop the program"):
                 await other.__aenter__()
-            await asyncio.to_thread(other.journal.close)
+            with pytest.raises(JournalError, match="is closed"):
+                other.journal.append([])
+
+    asyncio.run(run())
+
+
+def test_a_second_endpoint_that_cannot_be_bound_leaves_the_first_free(tmp_path):
+    async def run() -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.bind(("127.0.0.1", 0))
+            first = format_endpoint(probe.getsockname())
+        with pytest.raises(ConfigError, match="one IPv4 and one IPv6 endpoint at most"):
+            await node(tmp_path / "a", listen=(first, "127.0.0.1:0")).__aenter__()
+        async with node(tmp_path / "a", listen=(first,)) as a:
+            assert a.endpoints == [first]
 
     asyncio.run(run())

@@ -179,8 +179,7 @@ class Site:
                 NodeOptions(uri=uri, host=HOST, port=port, journal=path, journal_options=JOURNAL_OPTIONS),
                 load_signing_key(key, uri).private_key,
             )
-            await server.start()
-            return server
+            return await server.__aenter__()
 
         server = self._call(start)
         self._stack.callback(self._portal.call, server.stop)
@@ -200,7 +199,11 @@ class Site:
             node = SwarmNode(settings, directory, bootstrap=self._door, threads=1, journal_options=JOURNAL_OPTIONS)
             await node.__aenter__()
             control = ControlServer(node, directory / CONTROL_FILE)
-            await control.start()
+            try:
+                await control.start()
+            except BaseException:
+                await node.close()
+                raise
             self._stack.callback(self._portal.call, control.stop)
             return node
 

@@ -83,9 +83,12 @@ class Acceptor:
                 try:
                     self._sockets.append(socket.create_server(address, family=family, backlog=BACKLOG))
                 except OSError as error:
-                    if error.errno != errno.EADDRNOTAVAIL or len(found) == 1:
+                    if error.errno != errno.EADDRNOTAVAIL:
                         self.close()
                         raise
+                    unavailable = error
+            if not self._sockets:
+                raise unavailable
         self.port = self._sockets[0].getsockname()[1]
         for listener in self._sockets:
             listener.setblocking(False)

@@ -181,10 +181,13 @@ class SwarmNode:
         self.journal = Journal.open(
             directory / JOURNAL_FILE, server=self.peer.uri, signer=Signer(self.peer.uri, key), options=options
         )
-        note_clock_steps(self.journal)
-        _note_restart(self.journal, now, directory / LIFE_SIGN_FILE)
-        self.peer.has_application = False
-        self.restored = self.peer.restore(self.journal.hops(), now)
+        with contextlib.ExitStack() as opened:
+            opened.callback(self.journal.close)
+            note_clock_steps(self.journal)
+            _note_restart(self.journal, now, directory / LIFE_SIGN_FILE)
+            self.peer.has_application = False
+            self.restored = self.peer.restore(self.journal.hops(), now)
+            opened.pop_all()
         self._purge_interval_s = purge_interval_s
         self.endpoints: list[Endpoint] = []
         self._listen = listen
@@ -202,7 +205,11 @@ class SwarmNode:
         self._living: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        self.endpoints = await self._udp.start(self._listen)
+        try:
+            self.endpoints = await self._udp.start(self._listen)
+        except BaseException:
+            await asyncio.to_thread(self.journal.close)
+            raise
         self._living = asyncio.create_task(_show_life(self.directory / LIFE_SIGN_FILE))
         if self._purge_interval_s:
             start_purging(

@@ -92,14 +92,12 @@ class SwarmUdp:
     async def start(self, listen: Sequence[str]) -> list[Endpoint]:
         """Bind and start; returns the bound endpoints, with the assigned ports for 0."""
         self._loop = asyncio.get_running_loop()
-        for text in listen:
-            host, port = parse_endpoint(text)
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            if family in self._sockets:
-                raise ConfigError(f"listen {text!r}: one IPv4 and one IPv6 endpoint at most")
-            opened = self._sockets[family] = _open_socket(family, host, port)
-            self._receivers[family] = BatchReceiver(opened, MAX_DATAGRAM_BYTES)
-            self._senders[family] = BatchSender(opened)
+        try:
+            self._bind(listen)
+        except BaseException:
+            while self._sockets:
+                self._sockets.popitem()[1].close()
+            raise
         self.driver, self.failed = drive(
             self.peer,
             self._journal,
@@ -111,6 +109,16 @@ class SwarmUdp:
         self.set_reading(True)
         self.driver.wake()
         return [format_endpoint(each.getsockname()) for each in self._sockets.values()]
+
+    def _bind(self, listen: Sequence[str]) -> None:
+        for text in listen:
+            host, port = parse_endpoint(text)
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            if family in self._sockets:
+                raise ConfigError(f"listen {text!r}: one IPv4 and one IPv6 endpoint at most")
+            opened = self._sockets[family] = _open_socket(family, host, port)
+            self._receivers[family] = BatchReceiver(opened, MAX_DATAGRAM_BYTES)
+            self._senders[family] = BatchSender(opened)
 
     async def stop(self) -> None:
         """Commit and send what arrived, then close; what the full journal cannot take is dropped. Idempotent."""

@@ -165,7 +165,11 @@ class NodeServer:
         await asyncio.to_thread(self.journal.close)
 
     async def __aenter__(self) -> NodeServer:
-        await self.start()
+        try:
+            await self.start()
+        except BaseException:
+            await self.stop()
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
