@@ -27,6 +27,12 @@ def test_only_what_an_earlier_demo_made_is_removed(tmp_path):
     assert not layout.out.exists()
 
 
+def test_what_a_demo_makes_is_for_its_owner_alone(tmp_path):
+    layout = Layout(tmp_path / "out")
+    layout.prepare()
+    assert {each.stat().st_mode & 0o777 for each in (layout.out, layout.journals, layout.logs)} == {0o700}
+
+
 def test_a_directory_or_file_of_somebody_else_is_refused(tmp_path):
     (tmp_path / "precious").touch()
     with pytest.raises(UsageError, match="not from an earlier demo"):

@@ -94,12 +94,13 @@ def _read_faults(text: str) -> list[AnyFault] | str:
 
 def _open_folder(out: Path, seed: int) -> JournalFolder:
     """The directory for the journals; never one with the journals of another world."""
+    from dovetail.keys.files import make_private_directory
     from dovetail.model.errors import UsageError
     from dovetail.sim.disk import SUFFIX, JournalFolder
 
     if any(out.glob(f"*{SUFFIX}")):
         raise UsageError(f"{out} holds the journals of an earlier world, expected a new or empty directory")
-    out.mkdir(parents=True, exist_ok=True)
+    make_private_directory(out)
     return JournalFolder(out, seed)
 
 

@@ -16,6 +16,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from dovetail.keys.files import make_private_directory
 from dovetail.model.errors import DovetailError, UsageError
 
 MARKER = ".dovetail-demo"
@@ -88,7 +89,7 @@ class Layout:
             if any(self.out.iterdir()) and not (self.out / MARKER).exists():
                 raise UsageError(f"{self.out} is not empty and not from an earlier demo; choose another with --out")
             self.clear()
-        self.out.mkdir(parents=True, exist_ok=True)
+        make_private_directory(self.out)
         free = shutil.disk_usage(self.out).free
         if free < MIN_FREE_BYTES:
             self.clear()
@@ -98,7 +99,7 @@ class Layout:
             )
         (self.out / MARKER).touch()
         for path in (self.journals, self.logs, self.trust.parent):
-            path.mkdir(parents=True)
+            make_private_directory(path)
 
     def clear(self) -> None:
         """Remove everything a demo created, including the directory itself if nothing else is in it."""
