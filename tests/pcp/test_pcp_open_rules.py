@@ -56,3 +56,13 @@ def test_a_rule_that_lets_anybody_command_also_lets_anybody_associate():
 )
 def test_rules_that_let_anybody_command_are_told(fields):
     assert find_open_rules(settings(**fields))
+
+
+def test_a_rule_for_many_message_types_is_told_with_them():
+    rule = {**COMMAND, "message_type": "http://example.com/*", "target": "pcp://*/agent"}
+    warnings = find_open_rules(settings(rules=[ASSOCIATE, rule]))
+    (warning,) = warnings
+    assert warning.startswith(
+        "any certificate may call itself type 'controller' and send every http://example.com/* to every client of"
+        " type 'agent' (rule"
+    )
