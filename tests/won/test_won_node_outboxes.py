@@ -139,6 +139,30 @@ def test_dead_destinations_are_dialled_a_few_at_a_time():
     assert len(dials) == 6
 
 
+def test_many_dead_destinations_do_not_delay_a_new_one():
+    pair = Pair(WonSettings(max_dials=2))
+    answer, dials = pair.world._carry, []
+    pair.world._carry = lambda party, item: dials.append(item) if is_dial(item) else answer(party, item)
+    for number in range(40):
+        connect_to(pair, number)
+    tried = 0
+
+    def fail_next():
+        nonlocal tried
+        pair.a.core.receive_closed(dials[tried].link, pair.world.now)
+        tried += 1
+        pair.run()
+
+    while len(dials) < 40:
+        fail_next()
+    pair.world.pass_time(5)  # all are to be tried again
+    connect_to(pair, 40)
+    fail_next()
+    fail_next()
+    new, again = sorted(dials[40:], key=lambda item: "gone-40" not in item.destination)
+    assert ("gone-40" in new.destination, "gone-40" in again.destination) == (True, False)
+
+
 def is_dial(item):
     return isinstance(item, OpenLink) and "gone" in item.destination
 
@@ -190,6 +214,28 @@ def test_node_that_accepts_links_and_ends_them_is_not_dialled_ever_faster():
     attempts = pair.a.core._outboxes._opened
     pair.world.pass_time(600)
     assert pair.a.core._outboxes._opened - attempts < 20
+
+
+def test_retries_do_not_wait_for_a_clock_that_was_set_back():
+    pair = Pair().connect()
+    cut_off(pair)
+    message = pair.say()
+    pair.world.pass_time(5)
+    pair.world.unreachable.clear()
+    pair.world.now -= 1_200_000_000
+    pair.a.core.handle_timer(pair.world.now)  # a shell's timer fires after the time it was set for, whatever the clock
+    pair.world.pass_time(600)
+    assert pair.state(pair.alice, message) is ChainState.COMPLETE
+
+
+def test_owners_do_not_wait_for_a_clock_that_was_set_back():
+    pair = Pair().connect()
+    pair.world.cut(pair.alice)
+    pair.world.now -= 1_200_000_000
+    pair.alice.core.handle_timer(pair.world.now)
+    message = pair.say()
+    pair.world.pass_time(5)
+    assert pair.state(pair.alice, message) is ChainState.COMPLETE
 
 
 def test_node_that_writes_to_us_is_tried_soon():

@@ -148,6 +148,11 @@ class Links:
             self._wanted.pop(uri, None)
             self._reject_unverifiable(link, uri, now)
 
+    def handle_clock_step(self, now: int) -> None:
+        """The clock was set back: links that wait for keys wait as if they had begun now."""
+        for name in self._deadlines:
+            self._deadlines.set(name, now + self._settings.key_timeout_ms * 1000)
+
     def next_timer(self) -> int | None:
         """When to call `handle_timer`."""
         return self._deadlines.next()

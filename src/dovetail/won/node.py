@@ -53,6 +53,9 @@ from dovetail.won.status import NodeStatus, QueueStatus
 from dovetail.won.trig import encode_bundle
 from dovetail.won.vocabulary import Direction, MessageType
 
+CLOCK_STEP_US = 60_000_000
+"""A clock that is further back than this was set back."""
+
 
 class Node:
     """The core of a node: no socket, no clock, no file."""
@@ -69,6 +72,7 @@ class Node:
         self.uri = uri
         self.key = key.public
         self.settings = settings or WonSettings()
+        self._latest = 0
         self.ledger = Ledger(archive or MemoryArchive())
         self.keys = KeyRing(capacity=self.settings.max_cached_keys, lifetime_us=self.settings.key_lifetime_ms * 1000)
         self.keys.pin(uri, key.public)
@@ -113,10 +117,12 @@ class Node:
 
     def receive_frame(self, data: bytes, link: LinkId, now: int) -> None:
         """Handle a frame received on a link."""
+        self._latest = max(self._latest, now)
         self._links.receive(data, link, now)
 
     def receive_closed(self, link: LinkId, now: int) -> None:
         """A link ended, broke or could not be opened."""
+        self._latest = max(self._latest, now)
         gone = self._links.remove(link)
         self._fanout.remove(gone.atoms if gone else (), link)
         self._outboxes.closed(link, now)
@@ -127,6 +133,10 @@ class Node:
 
     def handle_timer(self, now: int) -> None:
         """Do what is due: stop waiting for keys, reopen links, resend or give up messages without a response."""
+        if self._latest - now >= CLOCK_STEP_US:
+            self._links.handle_clock_step(now)
+            self._outboxes.handle_clock_step(now)
+        self._latest = now
         self._links.handle_timer(now)
         for uri in self._outboxes.handle_timer(now):
             self._give_up(uri, now)

@@ -33,8 +33,10 @@ class NodeOutboxes:
         self._by_link: dict[LinkId, Outbox] = {}
         self._timers = Timers()
         self._opening: set[LinkId] = set()
-        # destinations waiting for another dial to end, first come first served
-        self._dial_queue: dict[str, None] = {}
+        # destinations waiting for another dial to end, first come first served: those not tried yet and those tried in
+        # vain; the two take turns, so that many dead destinations do not delay a new one
+        self._dial_queues: tuple[dict[str, None], dict[str, None]] = ({}, {})
+        self._turn = 0
         self._forwarded: set[Address] = set()
         self._opened = 0
 
@@ -126,6 +128,12 @@ class NodeOutboxes:
             self._flush(box, now)
         return expired
 
+    def handle_clock_step(self, now: int) -> None:
+        """The clock was set back: pauses end soon, and answers are waited for as if all had been sent now."""
+        for box in list(self._boxes.values()):
+            box.handle_clock_step(now)
+            self._set_timer(box)
+
     def next_timer(self) -> int | None:
         """When something is due."""
         return self._timers.next()
@@ -141,7 +149,8 @@ class NodeOutboxes:
             self._timers.set(box.node, None)
             if box.link is None:
                 self._boxes.pop(box.node, None)
-                self._dial_queue.pop(box.node, None)
+                for queue in self._dial_queues:
+                    queue.pop(box.node, None)
             return
         times = (box.next_timer(), self._expires_at(box, box.oldest))
         self._timers.set(box.node, min(due for due in times if due is not None))
@@ -174,16 +183,19 @@ class NodeOutboxes:
         """Open a link if one is needed and due; send what fits into the window."""
         if box.link is None and len(box) and (box.retry_at is None or box.retry_at <= now):
             box.retry_at = None
-            self._dial_queue[box.node] = None
+            self._dial_queues[box.attempts > 0][box.node] = None
             self._dial_next()
         while (uri := box.take(now)) is not None:
             box.note_size(uri, self._send(box, uri, now, fresh or {}))
         self._set_timer(box)
 
     def _dial_next(self) -> None:
-        while self._dial_queue and len(self._opening) < self._settings.max_dials:
-            box = self._boxes[next(iter(self._dial_queue))]
-            del self._dial_queue[box.node]
+        while any(self._dial_queues) and len(self._opening) < self._settings.max_dials:
+            self._turn = 1 - self._turn
+            queue = self._dial_queues[self._turn] or self._dial_queues[1 - self._turn]
+            box = self._boxes[next(iter(queue))]
+            for each in self._dial_queues:
+                each.pop(box.node, None)
             if box.link is not None:
                 continue
             self._opened += 1

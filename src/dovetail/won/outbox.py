@@ -110,6 +110,12 @@ class Outbox:
         self.retry_at = now + pause_us(self.attempts, self._settings, jitter)
         self.attempts += 1
 
+    def handle_clock_step(self, now: int) -> None:
+        """The clock was set back: times recorded by the wrong clock are replaced."""
+        self.hurry(now)
+        for uri, sent in self._under_way.items():
+            self._under_way[uri] = min(sent, now)
+
     def hurry(self, now: int) -> None:
         """The node showed signs of life: shorten the pause before the next attempt."""
         if self.retry_at is not None:

@@ -245,7 +245,9 @@ class Owner:
 
     def handle_timer(self, now: int) -> None:
         """Reopen the link, stop waiting for a key, or request one again."""
-        if self._retry_at is not None and self._retry_at <= now:
+        longest_us = self.settings.max_retry_ms * 1000
+        # a retry that is further ahead was planned before the clock was set back
+        if self._retry_at is not None and not now < self._retry_at <= now + longest_us:
             self._open()
         self._inbox.handle_timer(now)
 

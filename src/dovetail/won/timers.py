@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 
 _SPARE = 64
@@ -19,6 +20,9 @@ class Timers:
 
     def __contains__(self, name: str) -> bool:
         return name in self._due
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(tuple(self._due))
 
     def __len__(self) -> int:
         return len(self._due)
