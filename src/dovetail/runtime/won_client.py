@@ -100,16 +100,19 @@ class OwnerHome:
         return self.directory / "keys" / (hashlib.sha256(uri.encode()).hexdigest()[:32] + ".trig")
 
     def read_document(self, uri: str) -> bytes | None:
-        """A document stored earlier."""
-        path = self._document_path(uri)
-        return path.read_bytes() if path.exists() else None
+        """A document stored earlier; None if there is none, or the disk has lost its key since."""
+        try:
+            data = self._document_path(uri).read_bytes()
+        except FileNotFoundError:
+            return None
+        return None if read_key_document(uri, data) is None else data
 
     def keep_document(self, uri: str, data: bytes) -> None:
         """Store a document if it contains a key: the first key seen for a URI stays."""
         path = self._document_path(uri)
-        if not path.exists() and read_key_document(uri, data) is not None:
+        if self.read_document(uri) is None and read_key_document(uri, data) is not None:
             make_private_directory(path.parent)
-            path.write_bytes(data)
+            replace_file(path, data)
 
     def find_keys(self, uris: set[str]) -> dict[str, PublicKey]:
         """The keys of these signers, from stored documents."""
