@@ -143,6 +143,13 @@ def test_reconnects_with_full_jitter_that_doubles_up_to_a_bound():
     assert delays == [100, 200, 400, 800, 1600, 2500, 2500, 2500]
 
 
+def test_an_attempt_does_not_wait_for_a_clock_that_was_set_back():
+    client = associated()
+    client.receive_closed(link_of(client), NOW, 1006, "gone")
+    client.handle_timer(NOW - 3_600_000_000)
+    assert client.to_send()[-1] == OpenLink(link_of(client), BROKER, ME)
+
+
 def delays_between_losses(code: int) -> list[int]:
     """Milliseconds until the next attempt, for a client that is let in each time and then loses its link."""
     client = associated()

@@ -93,6 +93,16 @@ def test_updates_are_batched_each_second_and_filtered():
     assert len(changes(world, me)) == 1
 
 
+def test_an_update_does_not_wait_for_a_clock_that_was_set_back():
+    world, me = watcher()
+    ask(world, me, "pcp://*/agent", subscribe=True)
+    world.associate("a")
+    world.now -= 3_600_000_000
+    world.broker.handle_timer(world.now)
+    world.drain()
+    assert changes(world, me) == [[("pcp://a/agent", 1)]]
+
+
 def test_no_update_before_the_response_and_none_lost_after_it():
     world, me = watcher()
     other = world.associate("other", "controller")

@@ -43,6 +43,17 @@ def test_above_the_rate_refusals_are_noted_by_their_number():
     assert (len(world.received[a]), len(world.received[b])) == (4, 1)
 
 
+def test_a_clock_that_is_set_back_ends_the_second():
+    world = World(refusals_per_s=1)
+    a = world.associate("client_a")
+    world.send(a, b"rubbish!")
+    world.send(a, b"rubbish!")
+    world.now -= 3_600_000_000
+    world.send(a, b"rubbish!")
+    assert rejected(world) == {A: 2}
+    assert [note["count"] for note in notes(world)] == [1]
+
+
 def test_who_has_gone_is_told_nothing():
     world = World(refusals_per_s=1)
     a = world.associate("client_a")

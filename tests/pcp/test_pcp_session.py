@@ -166,6 +166,15 @@ def test_no_association_in_time_closes():
     assert world.broker.connection_count == 1
 
 
+def test_a_clock_that_is_set_back_gives_no_more_time_to_associate():
+    world = World(association_timeout_ms=30_000)
+    never = world.open("client_a")
+    world.now -= 3_600_000_000
+    world.broker.handle_timer(world.now)
+    world.pass_time(30_000)
+    assert world.closes() == [(never, 4002)]
+
+
 def test_idle_clients_are_dropped_and_pings_count_as_activity():
     world = World(idle_timeout_ms=360_000)
     silent, pinging = world.associate("client_a"), world.associate("client_b")

@@ -1,5 +1,6 @@
 """Clocks that jump: one wrong reading changes nothing, a step is recorded, hop times neither freeze nor go back."""
 
+import gc
 from collections import Counter
 
 from dovetail.journal.journal import Journal
@@ -61,6 +62,18 @@ def test_a_step_is_a_hop_of_the_journal(tmp_path):
         journal.flush()
         (hop,) = journal.hops()
     assert (hop.stage, hop.reason, hop.counterpart) == (Stage.NOTED, Reason.CLOCK_STEPPED, "clock -3600.000 s")
+
+
+def test_a_clock_forgets_journals_that_are_gone(tmp_path):
+    machine = Machine()
+    before = [*machine.clock.on_step]
+    journal = Journal.open(tmp_path / "a.journal", server=SERVER, signer=SIGNER)
+    note_clock_steps(journal, machine.clock)
+    assert len(machine.clock.on_step) == len(before) + 1
+    journal.close()
+    del journal
+    gc.collect()
+    assert machine.clock.on_step == before
 
 
 def test_a_clock_set_back_by_an_hour_does_not_make_time_stand_still(tmp_path):

@@ -408,7 +408,7 @@ class Broker:
             self._close(session, CLOSE_ASSOCIATION_UNSUCCESSFUL, detail, Reason.ASSOCIATION_TIMEOUT, now)
         for session in self._timeouts.take_idle(self._sessions.values(), now):
             self._close(session, CLOSE_GOING_AWAY, "idle", Reason.CONNECTION_LOST, now)
-        if self._changes.due_us is not None and self._changes.due_us <= now:
+        if self._changes.is_due(now):
             for session, changes in self._changes.take():
                 self._replies.update(session, changes, now)
         self._refusals.note(now)

@@ -327,7 +327,7 @@ class Client:
 
     def handle_timer(self, now: int) -> None:
         """Do what is due."""
-        if self._retry_us is not None and self._retry_us <= now and self.state is ClientState.WAITING:
+        if self._is_retry_due(now) and self.state is ClientState.WAITING:
             self._retry_us = None
             self.state = ClientState.CONNECTING
             self._link_count += 1
@@ -340,6 +340,11 @@ class Client:
             if self._requests.pop(message_id, None) is not None:
                 detail = "no reply within its lifetime"
                 self._events.append(RequestFailed(id=message_id, kind=FailureKind.TIMED_OUT, detail=detail))
+
+    def _is_retry_due(self, now: int) -> bool:
+        """True if the pause before the next attempt is over, or the clock was set back since it began."""
+        longest_us = self._options.max_backoff_ms * 1000
+        return self._retry_us is not None and not now < self._retry_us <= now + longest_us
 
     def next_timer(self) -> int | None:
         """When `handle_timer` is due."""

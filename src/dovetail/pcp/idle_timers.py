@@ -31,6 +31,8 @@ class Timeouts:
     def take_unassociated(self, now: int) -> list[Session]:
         """The sessions whose time to associate is over."""
         late = []
+        if self._awaiting and self._awaiting[0][0] > now + self._association_us:  # the clock was set back
+            self._awaiting = deque([(min(due, now + self._association_us), each) for due, each in self._awaiting])
         waiting = self._awaiting
         while waiting and (waiting[0][0] <= now or waiting[0][1].uri is not None or waiting[0][1].is_closing):
             session = waiting.popleft()[1]
@@ -40,7 +42,7 @@ class Timeouts:
 
     def take_idle(self, sessions: Collection[Session], now: int) -> list[Session]:
         """The sessions that were silent for too long; empty if no sweep is due."""
-        if self._sweep_us is None or self._sweep_us > now:
+        if self._sweep_us is None or now < self._sweep_us <= now + self._sweep_interval_us:
             return []
         self._sweep_us = now + self._sweep_interval_us if sessions else None
         limit = now - self._idle_us

@@ -112,6 +112,10 @@ class Changes:
         if self.due_us is None:
             self.due_us = now + self._interval_us
 
+    def is_due(self, now: int) -> bool:
+        """True if the batch is to be closed; also if the clock was set back since it began."""
+        return self.due_us is not None and not now < self.due_us <= now + self._interval_us
+
     def take(self) -> list[tuple[Session, list[tuple[str, int]]]]:
         """Close the batch; returns each subscriber with the changes that concern it."""
         changes, self._changes, self.due_us = self._changes, [], None

@@ -92,8 +92,8 @@ class Refusals:
             self._observe(session, raw, reason, f"refused after {len(raw)} bytes of {size}", size, now)
 
     def note(self, now: int) -> None:
-        """Note what was only counted, once its second is over."""
-        if now < self._ends_us:
+        """Note what was only counted, once its second is over, or if the clock was set back since."""
+        if self._ends_us - WINDOW_US <= now < self._ends_us:
             return
         if self._is_noting:
             skipped = [(uri, client) for uri, client in self._clients.items() if client.skipped]

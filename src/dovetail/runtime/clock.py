@@ -8,6 +8,7 @@ handles a clock that was set back.
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -51,7 +52,7 @@ class Clock:
             return expected_us
         self._believed, self._ahead = (wall_us, steady_us), None
         if not -NOTED_US < step_us < NOTED_US:
-            for tell in self.on_step:
+            for tell in tuple(self.on_step):
                 tell(step_us, wall_us)
         return wall_us
 
@@ -69,12 +70,17 @@ now_us = CLOCK.now_us
 def note_clock_steps(journal: Journal, clock: Clock = CLOCK) -> None:
     """Record permanently in the journal when, and by how much, its server's clock was set."""
 
+    reference = weakref.ref(journal)  # the clock outlives it
+
     def note(step_us: int, at_us: int) -> None:
         text = f"clock {step_us / 1e6:+.3f} s"
         observation = Observation(
             at_us=at_us, stage=Stage.NOTED, message=NO_MESSAGE, counterparts=(text,), reason=Reason.CLOCK_STEPPED
         )
-        journal.commit([observation], lambda _: None)
+        noting = reference()
+        if noting is not None:
+            noting.commit([observation], lambda _: None)
 
     clock.max_jump_us = round(journal.max_clock_jump_s * 1e6)
     clock.on_step.append(note)
+    weakref.finalize(journal, clock.on_step.remove, note).atexit = False
