@@ -26,7 +26,8 @@ TILE = re.compile(r'<a class="tile[^>]*><span>([^<]+)</span><strong>([^<]+)</str
 COUNTED = re.compile(
     r"<(?:a|button)([^>]*)>(?:<span>[^<]+</span><strong>([0-9,]+)</strong></a>"
     r"|([0-9,]+) [^<]*</a>"
-    r'|[^<]*</(?:a|button)>(?:<div class="quiet">.*?</div>)?</td>(?:<td>.*?</td>)*?<td class="number"[^>]*>([0-9,]+)</td>)'
+    r'|[^<]*</(?:a|button)>(?:<div class="quiet">.*?</div>)?</td>(?:<td>.*?</td>)*?'
+    r'<td class="number"[^>]*>([0-9,]+)</td>)'
 )
 FILTERED = re.compile(r'data-filter-severity="([^"]*)" data-filter-check="([^"]*)"')
 ONE_CHECK = re.compile(r'data-filter-check="([^"]*)"')

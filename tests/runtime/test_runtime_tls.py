@@ -4,6 +4,8 @@ import contextlib
 import ssl
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from dovetail.keys.authority import CertificateKind, Names, create_authority, load_certificate
 from dovetail.model.errors import ConfigError, KeyFileError
@@ -59,6 +61,16 @@ def test_a_list_of_somebody_else_is_refused(tmp_path):
     revocations = RevocationList(str(tmp_path / "one" / "crl.pem"), str(tmp_path / "two" / "ca.pem"))
     with pytest.raises(ConfigError, match="not signed"):
         revocations.reload()
+
+
+def test_a_list_with_any_byte_changed_is_refused_by_name(tmp_path):
+    authority = create_authority(tmp_path, "CA")
+    path = authority.write_revocation_list()
+    good = x509.load_pem_x509_crl(path.read_bytes()).public_bytes(Encoding.DER)
+    for position in range(len(good)):
+        path.write_bytes(good[:position] + bytes([good[position] ^ 0x15]) + good[position + 1 :])
+        with pytest.raises(ConfigError, match=r"crl\.pem is not"):
+            RevocationList(str(path), str(tmp_path / "ca.pem")).reload()
 
 
 def test_files_that_cannot_be_used_are_named(tmp_path):

@@ -326,6 +326,7 @@ class RevocationList:
 
     def _read(self, data: bytes) -> frozenset[int]:
         from cryptography import x509
+        from cryptography.exceptions import UnsupportedAlgorithm
 
         try:
             if data.lstrip().startswith(b"-----"):
@@ -333,14 +334,19 @@ class RevocationList:
             else:
                 revocations = x509.load_der_x509_crl(data)
             authorities = x509.load_pem_x509_certificates(self._authority.read_bytes())
-        except ValueError as error:
+            issuers = [authority for authority in authorities if authority.subject == revocations.issuer]
+            if not any(_is_signed_by(revocations, issuer) for issuer in issuers):
+                raise ConfigError(f"{self._path} is not signed by an authority of {self._authority}")
+            promised = revocations.next_update_utc
+            serials = frozenset(entry.serial_number for entry in revocations)
+        except (
+            ValueError,
+            x509.InvalidVersion,
+            UnsupportedAlgorithm,
+        ) as error:  # names, algorithms and entries are parsed when asked for
             raise ConfigError(f"{self._path} is not a revocation list: {error}") from None
-        issuers = [authority for authority in authorities if authority.subject == revocations.issuer]
-        if not any(_is_signed_by(revocations, issuer) for issuer in issuers):
-            raise ConfigError(f"{self._path} is not signed by an authority of {self._authority}")
-        promised = revocations.next_update_utc
         self.next_update_s = None if promised is None else promised.timestamp()
-        return frozenset(entry.serial_number for entry in revocations)
+        return serials
 
 
 def _is_signed_by(revocations: x509.CertificateRevocationList, issuer: x509.Certificate) -> bool:
