@@ -309,6 +309,31 @@ def _(culprit: Culprit) -> None:
     pq.write_table(forged.cast(LAKE_SCHEMA), culprit.file)
 
 
+@case("time-beyond-every-calendar")
+def _(culprit: Culprit) -> None:
+    table = culprit.rows()
+    times = pa.array([1 << 62] * table.num_rows, pa.int64()).cast(LAKE_SCHEMA.field("at").type)
+    culprit.announce_table(table.set_column(table.schema.get_field_index("at"), LAKE_SCHEMA.field("at"), times))
+
+
+@case("another-stage-with-the-same-leaf")
+def _(culprit: Culprit) -> None:
+    """The length of a stage is one byte of the leaf: 256 bytes more of what follows it seem to belong to it."""
+    table = culprit.rows()
+    field = LAKE_SCHEMA.field("stage")
+    stages = pa.array(["accepted" + "x" * 256, *table["stage"].to_pylist()[1:]], field.type)
+    culprit.announce_table(table.set_column(table.schema.get_field_index("stage"), field, stages))
+
+
+for _codec in ("brotli", "lz4"):
+    CASES[f"compressed-with-{_codec}"] = lambda culprit, codec=_codec: culprit.announce_table(
+        culprit.rows(), compression=codec
+    )
+CASES["encoded-as-streams-of-bytes"] = lambda culprit: culprit.announce_table(
+    culprit.rows(), use_dictionary=False, column_encoding={"seq": "BYTE_STREAM_SPLIT"}
+)
+
+
 # bytes: footers, pages, sizes
 
 

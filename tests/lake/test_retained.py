@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from audit.audit_worlds import BROKER, SECOND, T0_US, quiet_pcp, write_lake
+from dovetail.lake import retained
 from dovetail.lake.compact import Compaction
 from dovetail.lake.decoded import DECODED
 from dovetail.lake.manifest import RetainedFile
@@ -91,6 +92,13 @@ def test_rows_that_no_compaction_writes(compacted, tmp_path, name):
     assert found(compacted, tmp_path, written(every(rows_of(compacted), **ROWS[name])))
 
 
+def test_values_that_take_no_bytes(compacted, tmp_path, monkeypatch):
+    data = written(every(rows_of(compacted), recipients=[None] * 20))
+    assert found(compacted, tmp_path, data) is None
+    monkeypatch.setattr(retained, "_MAX_VALUES", 100)
+    assert "impossible" in (found(compacted, tmp_path, data) or "")
+
+
 BYTES = {
     "garbage": lambda rows: b"garbage" * 100,
     "empty": lambda rows: b"",
@@ -98,6 +106,8 @@ BYTES = {
     "more-rows": lambda rows: written(rows * 3),
     "no-rows": lambda rows: written([]),
     "other-columns": lambda rows: written(rows).replace(b"recipients", b"recipientz"),
+    "another-codec": lambda rows: written(rows, compression="brotli"),
+    "another-encoding": lambda rows: written(rows, use_dictionary=False, column_encoding={"size": "BYTE_STREAM_SPLIT"}),
     "dictionary-bomb": lambda rows: written(
         every(rows, sender="x" * (8 << 20)), compression="zstd", dictionary_pagesize_limit=64 << 20
     ),

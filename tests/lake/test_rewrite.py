@@ -25,6 +25,7 @@ from audit.audit_worlds import (
     won_world,
     write_lake,
 )
+from dovetail.lake import rewrite as rewriting
 from dovetail.lake.compact_plan import CompactionTask, plan_groups
 from dovetail.lake.index import BLOCK_LEVEL, FileIndex
 from dovetail.lake.manifest import Manifest, SealedFile
@@ -163,7 +164,7 @@ def test_nothing_that_lives_at_the_date_goes_and_nothing_is_written(tmp_path, be
     assert files_in(lake) == before
 
 
-def test_a_second_rewriting_keeps_what_the_first_kept(tmp_path):
+def test_a_second_rewriting_keeps_what_the_first_kept(tmp_path, monkeypatch):
     lake, manifests = sealed(tmp_path, mixed_pcp())
     ((_, done),) = rewrite(lake, manifests, T0_US + 2 * HOUR)
     (group,) = plan(manifests)
@@ -172,6 +173,10 @@ def test_a_second_rewriting_keeps_what_the_first_kept(tmp_path):
     assert (done_again.removed, done_again.file.bytes_until_us) == (1, NEVER_US)
     assert later.inputs == [done.file]
     assert table_of(lake, done_again.file.retained.path).num_rows == 3
+    monkeypatch.setattr(rewriting, "READ_ROWS", 1)
+    ((_, done_again),) = rewrite(lake, [again], T0_US + 2 * DAY)
+    kept = pq.read_metadata(lake / done_again.file.retained.path)
+    assert (kept.num_rows, kept.num_row_groups) == (3, 3), "its row groups stay small, however often it is rewritten"
 
 
 def test_swarm_bytes_go_only_where_the_agreement_is_known(tmp_path):

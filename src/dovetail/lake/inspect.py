@@ -23,6 +23,7 @@ from dovetail.lake.rows import CHECK_BYTES, LAKE_SCHEMA, hash_rows
 from dovetail.lake.store import Store
 from dovetail.lake.writer import GROUP_BYTES, GROUP_ROWS
 from dovetail.model.errors import ConnectFailed, JournalDamaged
+from dovetail.model.times import FIRST_US, LAST_US
 from dovetail.tlog.tree import Frontier
 
 MAX_FOOTER_BYTES = 16 << 20
@@ -30,12 +31,15 @@ MAX_COLUMN_BYTES = 4 * GROUP_BYTES
 """Limit for one column in one row group, decoded: a group ends at GROUP_BYTES, and its last message may be large."""
 
 MAX_TEXT_BYTES = 8192
-"""Limit for a server's or counterpart's name, a stage or a reason."""
+"""Limit for a server's or counterpart's name."""
 
 MAX_REASON_CHARS = 200
 _HASH_PART = 1 << 20
 ADDRESS_BYTES = 32
 """The length of an address, and of a digest."""
+
+CODECS = frozenset({"UNCOMPRESSED", "SNAPPY", "GZIP", "ZSTD"})
+"""Those that every reader knows; sealing uses the last."""
 
 _SLACK_BYTES = 16 << 20
 _TAIL_BYTES = 8
@@ -53,7 +57,9 @@ _PHYSICAL = {
     "leaf": "BYTE_ARRAY",
 }
 _LENGTHS = {"message": ADDRESS_BYTES, "digest": ADDRESS_BYTES, "leaf": CHECK_BYTES}
-_TEXTS = ("server", "stage", "counterpart", "reason")
+_TEXTS = {"server": MAX_TEXT_BYTES, "stage": 255, "counterpart": MAX_TEXT_BYTES, "reason": 255}
+"""Limits for texts. A leaf has the lengths of stage and reason as one byte each: longer ones could pass for others."""
+
 _BINARIES = [name for name, kind in _PHYSICAL.items() if kind == "BYTE_ARRAY"]
 
 
@@ -171,6 +177,8 @@ def _check_column(source: pa.NativeFile, column: Any, rows: int) -> None:
     length = column.total_compressed_size
     if start < 4 or not 0 < length <= MAX_COLUMN_BYTES or column.num_values != rows:
         raise _Refused(f"column {column.path_in_schema} has an impossible offset or size")
+    if column.compression not in CODECS:
+        raise _Refused(f"column {column.path_in_schema} is compressed with {column.compression}")
     source.seek(start)
     chunk = source.read(length)
     walk_pages(chunk, rows, MAX_COLUMN_BYTES)
@@ -192,6 +200,10 @@ def _check_values(rows: pa.Table) -> None:
         column = rows.column(name)
         if not LAKE_SCHEMA.field(name).nullable and column.null_count:
             raise _Refused(f"{column.null_count} rows have no {name}")
+        if name == "at":
+            bounds = pc.min_max(column.cast(pa.int64())).as_py()
+            if bounds["min"] < FIRST_US or bounds["max"] > LAST_US:
+                raise _Refused("a time is out of range")
         if pa.types.is_dictionary(column.type):
             _check_lengths(name, column)
 
@@ -205,8 +217,8 @@ def _check_lengths(name: str, column: pa.ChunkedArray) -> None:
             continue
         if name in _LENGTHS and (lengths != _LENGTHS[name]).any():
             raise _Refused(f"a value of column {name} is not {_LENGTHS[name]} bytes long")
-        if name in _TEXTS and lengths.max() > MAX_TEXT_BYTES:
-            raise _Refused(f"a value of column {name} has {lengths.max()} bytes, expected at most {MAX_TEXT_BYTES}")
+        if name in _TEXTS and lengths.max() > _TEXTS[name]:
+            raise _Refused(f"a value of column {name} has {lengths.max()} bytes, expected at most {_TEXTS[name]}")
         codes = pc.drop_null(chunk.indices).to_numpy(zero_copy_only=False)
         unfolded += int(np.take(lengths, codes).astype(np.int64).sum())
         if unfolded > MAX_COLUMN_BYTES:

@@ -15,6 +15,11 @@ _MAX_FIELDS = 4096
 _STOP, _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(13)
 _TYPE, _UNCOMPRESSED, _COMPRESSED, _DATA, _DICTIONARY, _DATA_V2 = 1, 2, 3, 5, 7, 8
 _NUM_VALUES = 1
+_VALUES = {0: (_DATA, 2), 2: (_DICTIONARY, 2), 3: (_DATA_V2, 4)}
+"""By kind of page, the field that has the header of its values, and in that, their encoding."""
+
+_ENCODINGS = frozenset({0, 2, 3, 5, 6, 7, 8})
+"""Plain, dictionaries, run lengths and deltas: other readers than ours know no others."""
 _DATA_PAGES, _DICTIONARY_PAGE = (0, 3), 2
 
 
@@ -44,8 +49,11 @@ def walk_pages(chunk: bytes, values: int, max_bytes: int) -> Pages:
         total += size
         if total > max_bytes:
             raise BadPages(f"a column has pages of over {max_bytes} bytes")
+        place, encoding = _VALUES.get(kind or 0, (0, 0))
+        inner = header.get(place)
+        if isinstance(inner, dict) and inner.get(encoding) not in _ENCODINGS:
+            raise BadPages("a page has an unusual encoding")
         if kind in _DATA_PAGES:
-            inner = header.get(_DATA if kind == 0 else _DATA_V2)
             count = inner.get(_NUM_VALUES) if isinstance(inner, dict) else None
             if not isinstance(count, int) or not 0 < count <= values - seen:
                 raise BadPages("pages have other numbers of values than their column")

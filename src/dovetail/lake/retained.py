@@ -7,7 +7,6 @@ reader to decide, by the hops that have no bytes.
 
 from __future__ import annotations
 
-import datetime as dt
 from typing import Any
 
 import pyarrow as pa
@@ -15,25 +14,25 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dovetail.lake.decoded import DECODED
-from dovetail.lake.inspect import ADDRESS_BYTES, MAX_COLUMN_BYTES, MAX_FOOTER_BYTES
+from dovetail.lake.inspect import ADDRESS_BYTES, CODECS, MAX_COLUMN_BYTES, MAX_FOOTER_BYTES
 from dovetail.lake.manifest import MAX_FILE_BYTES, RetainedFile, SealedFile
 from dovetail.lake.pages import walk_pages
 from dovetail.lake.store import Store
 from dovetail.lake.writer import sha256_of
 from dovetail.model.errors import ConnectFailed, JournalDamaged
 from dovetail.model.hop import Relation
-from dovetail.model.times import to_us
+from dovetail.model.times import FIRST_US, LAST_US
 
 _BATCH_ROWS = 64
 _DICTIONARY_BYTES = 16 << 20
 """Limit for all dictionaries of a row group together: a writer stops using one beyond 1 MB."""
 
+_MAX_VALUES = 32 << 20
+"""Limit for the values of a column in a row group: one row may have any number, in hardly any bytes."""
+
 _FIELDS_SHARE = 8
 _FIELDS_BYTES = 4096
 """The fields of a message have at most this many bytes, and this many times its own."""
-
-_FIRST_US = to_us(dt.datetime(dt.MINYEAR, 1, 1, tzinfo=dt.UTC))
-_LAST_US = to_us(dt.datetime(dt.MAXYEAR, 12, 31, tzinfo=dt.UTC))
 
 _KEYS = ("digest", "message")
 _GIVEN = ("fabric", *_KEYS, "key", "id", "type", "size", "expires_us", "address_valid")
@@ -89,8 +88,10 @@ def _measure(source: pa.NativeFile, column: Any) -> tuple[int, int]:
     start = column.data_page_offset
     if column.has_dictionary_page and column.dictionary_page_offset is not None:
         start = min(start, column.dictionary_page_offset)
-    if start < 4 or not 0 < column.total_compressed_size <= MAX_COLUMN_BYTES:
+    if start < 4 or not 0 < column.total_compressed_size <= MAX_COLUMN_BYTES or column.num_values > _MAX_VALUES:
         raise _Refused(f"column {column.path_in_schema} has an impossible offset or size")
+    if column.compression not in CODECS:
+        raise _Refused(f"column {column.path_in_schema} is compressed with {column.compression}")
     source.seek(start)
     pages = walk_pages(source.read(column.total_compressed_size), column.num_values, MAX_COLUMN_BYTES)
     return pages.bytes, pages.dictionary_bytes
@@ -104,7 +105,7 @@ def _check_values(rows: pa.RecordBatch) -> None:
     links = pc.list_flatten(rows["links"])
     times = [rows["created_us"], rows["expires_us"], links.field("parent_expires_us")]
     for each in times:
-        if pc.any(pc.or_(pc.less(each, _FIRST_US), pc.greater(each, _LAST_US))).as_py():
+        if pc.any(pc.or_(pc.less(each, FIRST_US), pc.greater(each, LAST_US))).as_py():
             raise _Refused("a time is out of range")
     if pc.any(pc.invert(pc.is_in(links.field("relation"), value_set=pa.array(_RELATIONS)))).as_py():
         raise _Refused("a relation is unknown")

@@ -124,8 +124,9 @@ class _Rewriting:
             if file.retained is not None and self._retained is not None:
                 if (fault := inspect_retained(self._store, file, file.retained)) is not None:
                     raise JournalDamaged(f"{file.retained.path}: {fault}")
-                with self._store.open(file.retained.path) as source:
-                    self._retained.add(pq.read_table(source, schema=DECODED))
+                with self._store.open(file.retained.path) as source, pq.ParquetFile(source) as parquet:
+                    for batch in parquet.iter_batches(batch_size=READ_ROWS):
+                        self._retained.add(pa.Table.from_batches([batch]))
             with self._store.open(file.path) as source, pq.ParquetFile(source) as parquet:
                 for batch in parquet.iter_batches(batch_size=READ_ROWS, columns=LAKE_SCHEMA.names):
                     self._add(pa.Table.from_batches([batch]).cast(LAKE_SCHEMA))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from datetime import UTC, datetime, timedelta
+from datetime import MAXYEAR, MINYEAR, UTC, datetime, timedelta
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
@@ -18,6 +18,16 @@ def to_datetime(at_us: int) -> datetime:
 def to_us(moment: datetime) -> int:
     """Convert to microseconds; a naive datetime is UTC."""
     return ((moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - EPOCH) // MICROSECOND
+
+
+FIRST_US = to_us(datetime(MINYEAR, 1, 1, tzinfo=UTC))
+LAST_US = to_us(datetime(MAXYEAR, 12, 31, tzinfo=UTC))
+"""Times beyond these have no date."""
+
+
+def with_date(at_us: int) -> int:
+    """The time, or the nearest one that has a date."""
+    return min(max(at_us, FIRST_US), LAST_US)
 
 
 def parse_time(text: str) -> int:
