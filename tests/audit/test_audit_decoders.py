@@ -12,7 +12,8 @@ from dovetail.audit.decode import DECODED, DECODER_INPUT, decode_by
 from dovetail.audit.fabrics import AUDITS
 from dovetail.model.address import address_of
 from dovetail.model.fabric import Agreement
-from dovetail.swarm.content import Content, Reference, encode_content, expiration_ms
+from dovetail.model.times import LAST_US
+from dovetail.swarm.content import MAX_TIMESTAMP_MS, Content, Reference, encode_content, expiration_ms
 from dovetail.won.signing import SIGNATURE_DOMAIN
 from won.won_samples import ALICE, ALICE_CHAT, KEYS, NODE_A, NODE_B
 
@@ -87,6 +88,16 @@ def test_won_bytes_under_another_name_have_another_address():
     (row,) = decode("won", raw)
     assert row["reject"] is None
     assert row["address_valid"] is False
+
+
+def test_times_that_have_no_date_are_moved_to_the_last_one():
+    far = won_text("hello", 10**18 - 1)
+    (row,) = decode("won", far.raw)
+    assert (row["reject"], row["created_us"]) == (None, LAST_US)
+    edges = [Reference(bytes(8), -5)]
+    far = Content(timestamp_ms=MAX_TIMESTAMP_MS, ttl_epochs=3, references=tuple(edges), payload=b"", pow_nonce=0)
+    (row,) = decode("swarm", encode_content(far))
+    assert [row["created_us"], row["expires_us"], row["links"][0]["parent_expires_us"]] == [LAST_US] * 3
 
 
 def test_won_bytes_that_do_not_decode():

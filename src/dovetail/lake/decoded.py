@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from dovetail.model.fabric import MessageInfo
+from dovetail.model.times import with_date
 
 LINK = pa.struct([("parent", pa.binary()), ("relation", pa.string()), ("parent_expires_us", pa.int64())])
 
@@ -46,7 +47,7 @@ DECODED = pa.schema(
 
 
 def decoded_row(fabric: str, digest: bytes, size: int, info: MessageInfo) -> dict[str, Any]:
-    """One message as a row of `DECODED`."""
+    """One message as a row of `DECODED`. Whoever wrote it may state any times; they are limited to those with dates."""
     row = {
         "fabric": fabric,
         "digest": digest,
@@ -56,18 +57,22 @@ def decoded_row(fabric: str, digest: bytes, size: int, info: MessageInfo) -> dic
         "type": info.type,
         "sender": info.sender,
         "recipients": list(info.recipients) or None,
-        "created_us": info.created_us,
-        "expires_us": info.expires_us,
+        "created_us": _dated(info.created_us),
+        "expires_us": _dated(info.expires_us),
         "size": size,
         "version": info.version,
         "address_valid": info.address_valid,
         "work_valid": info.work_valid,
         "links": [
-            {"parent": link.parent, "relation": link.relation.value, "parent_expires_us": link.parent_expires_us}
-            for link in info.links
+            {"parent": one.parent, "relation": one.relation.value, "parent_expires_us": _dated(one.parent_expires_us)}
+            for one in info.links
         ],
     }
     for part in (info.channel, info.signed):
         if part is not None:
             row |= {name: getattr(part, name) for name in part.__struct_fields__ if name in DECODED.names}
     return row
+
+
+def _dated(at_us: int | None) -> int | None:
+    return None if at_us is None else with_date(at_us)

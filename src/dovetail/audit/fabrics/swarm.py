@@ -21,6 +21,7 @@ from dovetail.audit.transforms.holdings import TAKEN
 from dovetail.model.fabric import Agreement
 from dovetail.model.hop import Reason, Relation, Stage
 from dovetail.model.outcome import Outcome
+from dovetail.model.times import FIRST_US, LAST_US
 from dovetail.swarm import content as c
 from dovetail.swarm.fabric import COLLISION, FABRIC, MESSAGE_TYPE
 from dovetail.swarm.uri import SCHEME
@@ -62,8 +63,8 @@ def fields(waiting: DataFrame, agreements: Agreements) -> DataFrame:
         "id": F.lower(F.hex(key)),
         "type": F.lit(MESSAGE_TYPE),
         "version": F.lit(str(c.VERSION)),
-        "created_us": F.col("created") * 1000,
-        "expires_us": F.col("expires") * 1000,
+        "created_us": _dated(F.col("created") * 1000),
+        "expires_us": _dated(F.col("expires") * 1000),
         "address_valid": F.lit(True),
         "work_valid": F.col("work_valid"),
         "links": F.slice(references, F.lit(1), F.col("count")),
@@ -74,6 +75,11 @@ def fields(waiting: DataFrame, agreements: Agreements) -> DataFrame:
     return judged.select(
         *(own.get(field.name, F.lit(None).cast(field.dataType)).alias(field.name) for field in DECODED_SCHEMA)
     )
+
+
+def _dated(us: Column) -> Column:
+    """Same as `times.with_date`."""
+    return F.least(F.greatest(us, F.lit(FIRST_US)), F.lit(LAST_US))
 
 
 def has_work(swarm: Column, agreements: Agreements) -> Column:
@@ -127,7 +133,7 @@ def _reference(index: int) -> Column:
     reference = F.struct(
         _slice(at, c.HASH_BYTES).alias("parent"),
         F.lit(Relation.REFERS.value).alias("relation"),
-        F.when(epochs > _SATURATED, expires * 1000).alias("parent_expires_us"),
+        F.when(epochs > _SATURATED, _dated(expires * 1000)).alias("parent_expires_us"),
     )
     # skip what is dropped in the end: messages have two references on average, not four
     return F.when(F.col("count") > index, reference)
