@@ -36,6 +36,7 @@ from audit.audit_worlds import (
     won_world,
     write_lake,
 )
+from audit.test_audit_runs import touch_always
 from dovetail.audit import schemas, warehouse
 from dovetail.audit.fabrics import AUDITS
 from dovetail.audit.refresh import Refresh
@@ -112,6 +113,32 @@ def assert_each_address_once(out: Path, runs: int) -> None:
         rows = DeltaTable(out / table).to_pyarrow_table()
         assert len(rows) == len(rows[column].unique()), table
         assert len(rows["run"].unique()) == runs, f"each run had new rows of {table}"
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_an_increment_without_a_file_that_is_touched_all_the_time_is_one_of_a_lake_without_it(
+    spark, tmp_path, monkeypatch
+):
+    write_lake(tmp_path, world(0))
+    out = run(spark, tmp_path, "out", whole_below=0)
+    lake = tmp_path / "lake"
+    old = set(lake.rglob("fabric=pcp/*/*.parquet"))
+    write_lake(tmp_path, world(1))
+    path = min(set(lake.rglob("fabric=pcp/*/*.parquet")) - old)
+    with monkeypatch.context() as hostile:
+        touch_always(hostile, path)
+        run(spark, tmp_path, "out", whole_below=0)
+    path.rename(tmp_path / "hidden")
+    without = run(spark, tmp_path, "without")
+    for table in sorted(set(ANSWERS) - {"integrity", "findings"}):
+        assert rows_of(out, table) == rows_of(without, table), table
+    for table in ("integrity", "findings"):
+        told = [[row for row in open_tables(each).scan(table) if row["server"] != BROKER] for each in (out, without)]
+        assert sorted(map(repr, told[0])) == sorted(map(repr, told[1])), table
+    (tmp_path / "hidden").rename(path)
+    run(spark, tmp_path, "out", whole_below=0)
+    assert_equal(out, run(spark, tmp_path, "whole"))
 
 
 def broker_steps() -> list[list]:

@@ -25,12 +25,14 @@ from audit.audit_worlds import (
 )
 from audit.test_audit_increments import assert_equal
 from audit.test_audit_tampering import largest_file, manifest_files, rewrite, set_cell
-from dovetail.audit.ingest_log import UNCOMMITTED, BatchFacts, FileFact
-from dovetail.audit.reread import list_lake, plan_reading
+from dovetail.audit.failures import NOTHING, LeftOut
+from dovetail.audit.ingest_log import CHANGING, UNCOMMITTED, BatchFacts, FileFact
+from dovetail.audit.reread import Listing, Plan, changed_files, disturbed_files, list_lake, plan_reading
 from dovetail.audit.run import Audit
+from dovetail.audit.sources import announced_files, check_retained
 from dovetail.audit.tables import open_tables
 from dovetail.lake.compact import Compaction
-from dovetail.lake.layout import manifest_key
+from dovetail.lake.layout import manifest_key, server_slug
 from dovetail.lake.manifest import encode_manifest
 from dovetail.lake.store import LocalStore
 from dovetail.model.hop import Stage
@@ -50,9 +52,9 @@ TRUSTED = [signer_of(server).verifier for server in HONEST]
 WRONG = [Signer(BROKER, signer_of(NODE_A).private_key).verifier, *TRUSTED[1:]]
 
 
-def plan(lake: Path, before: BatchFacts, trusted=(), *, is_judged_alike=True):
+def plan(lake: Path, before: BatchFacts, trusted=(), *, is_judged_alike=True, left_out=NOTHING):
     store = LocalStore(lake)
-    return plan_reading(store, before, list_lake(store), trusted, is_judged_alike=is_judged_alike)
+    return plan_reading(store, before, list_lake(store), trusted, is_judged_alike=is_judged_alike, left_out=left_out)
 
 
 def plant(lake: Path, server: str, data: bytes | None = None) -> Path:
@@ -90,6 +92,50 @@ def test_a_file_that_is_still_unreadable_is_not_read_again(tmp_path):
     facts = learn_here(lake)
     assert any(fact.part is None for fact in facts.files)
     assert not plan(lake, facts).is_due
+
+
+def test_a_file_that_was_left_out_is_read_by_every_later_run_unless_it_is_left_out_again(tmp_path):
+    lake = write_honest(tmp_path)
+    facts = learn_here(lake)
+    first, *others = facts.files
+    unread = FileFact(path=first.path, server=first.server, is_whole=False, error=CHANGING, tag=first.tag)
+    facts = BatchFacts(manifests=facts.manifests, files=[unread, *others])
+    found = plan(lake, facts)
+    assert (found.known.files, found.new, found.is_due, found.is_anew) == (others, [], True, False)
+    for left_out in (LeftOut(frozenset([first.path])), LeftOut(slugs=frozenset([server_slug(first.server)]))):
+        assert plan(lake, facts, left_out=left_out) == (facts, [], False, False)
+    nothing = BatchFacts(manifests=[], files=[])
+    (key, _) = paths = sorted(fact.path for fact in facts.manifests)
+    assert [fact.path for fact in plan(lake, nothing).new] == paths
+    assert [fact.path for fact in plan(lake, nothing, left_out=LeftOut(only=frozenset([key]))).new] == [key]
+    (lake / first.path).unlink()
+    assert not plan(lake, facts).is_due
+
+
+def changed_since(lake: Path, before: Listing, now: Listing | None = None) -> set[str]:
+    """The files that changed while a run read all files of the lake; if it failed, the same are found."""
+    facts = learn_here(lake)
+    everything = Plan(BatchFacts(manifests=[], files=[]), facts.manifests, is_due=True, is_anew=False)
+    now = now or list_lake(LocalStore(lake))
+    found = changed_files(everything, facts, before, now)
+    assert disturbed_files(everything, before, now) == found
+    return found
+
+
+def test_a_file_that_is_another_object_after_it_was_read_has_changed(tmp_path):
+    lake = write_honest(tmp_path)
+    store = LocalStore(lake)
+    before = list_lake(store)
+    assert changed_since(lake, before) == set()
+    path = largest_file(lake, BROKER).path
+    touched = before.files | {path: before.files[path]._replace(modified_s=0)}
+    assert changed_since(lake, before, Listing({}, touched)) == {path}, "the same bytes were put there again"
+    gone = {key: entry for key, entry in before.files.items() if key != path}
+    assert changed_since(lake, before, Listing({}, gone)) == {path}
+    untagged = {key: entry._replace(tag="") for key, entry in before.files.items()}
+    assert changed_since(lake, before, Listing({}, untagged)) == set(), "an odd name can make a listing have no tags"
+    (lake / path).touch()
+    assert changed_since(lake, before) == {path}
 
 
 def test_a_believed_manifest_that_is_gone_is_remembered(tmp_path):
@@ -135,6 +181,22 @@ def test_rows_that_were_altered_are_read_again_from_a_compaction(tmp_path):
     compact(lake)
     assert plan(lake, facts).is_anew
     assert not plan(lake, good).is_anew
+
+
+def test_retained_fields_that_were_lost_are_read_once_they_are_restored(tmp_path):
+    lake = write_honest(tmp_path)
+    compact(lake)
+    kept = lake / largest_file(lake, BROKER).retained.path
+    data = kept.read_bytes()
+    for harm in (kept.unlink, lambda: kept.write_bytes(data[:-1])):
+        harm()
+        facts = learn_here(lake)
+        files = check_retained(LocalStore(lake), announced_files(facts.manifests), facts.files)
+        facts = BatchFacts(manifests=facts.manifests, files=files)
+        found = plan(lake, facts)
+        assert (found.known, found.is_due, found.is_anew) == (facts, False, False)
+        kept.write_bytes(data)
+        assert plan(lake, facts).is_anew
 
 
 @pytest.mark.parametrize("is_judged_alike", [True, False])

@@ -18,12 +18,12 @@ import pytest
 
 from audit.audit_worlds import BROKER, PEERS, SETTINGS, quiet_pcp, write_lake
 from audit.test_audit_tampering import rewrite, set_cell
+from dovetail.audit import failures, sources
 from dovetail.audit import lease as leases
-from dovetail.audit import sources
 from dovetail.audit.delta import table_uri
 from dovetail.audit.engines import spark_frame
+from dovetail.audit.ingest_log import CHANGING
 from dovetail.audit.lease import Lease, LeaseLost
-from dovetail.audit.leaves import with_leaves
 from dovetail.audit.run import Audit
 from dovetail.audit.runs import publish, writing
 from dovetail.audit.schemas import GAPS, SKEW
@@ -33,6 +33,8 @@ from dovetail.audit.warehouse import STORED, Warehouse
 from dovetail.lake.layout import server_slug
 from dovetail.lake.store import LocalStore
 from dovetail.model.errors import PipelineError
+
+OTHER = "pcp://other.example/server"
 
 
 def write_run(root: Path, rows: int, *, is_finished: bool = True) -> None:
@@ -211,34 +213,24 @@ def test_spark_sees_one_run_whole(spark, tmp_path):
         assert found == {rows}
 
 
-def swap_after(monkeypatch, lake: Path, times: int) -> None:
-    """So often, a file of one server is another one as soon as it was looked at."""
-    looked, left = sources.inspect_files, [times]
+def swap_once(monkeypatch, lake: Path) -> None:
+    """Once, a file of one server is another one as soon as it was looked at."""
+    looked = sources.inspect_files
 
     def look(spark, store, files):
         found = looked(spark, store, files)
         (victim,) = [file for file in files if server_slug(BROKER) in file.path]
-        if left[0]:
-            left[0] -= 1
-            data = (lake / victim.path).read_bytes()
-            (lake / victim.path).write_bytes(data[:4] + b"\xff" * (len(data) - 8) + data[-4:])
-            if left[0]:  # whole again for the next look
-                monkeypatch.setattr(sources, "with_leaves", lambda rows: restoring(rows, lake / victim.path, data))
+        data = (lake / victim.path).read_bytes()
+        (lake / victim.path).write_bytes(data[:4] + b"\xff" * (len(data) - 8) + data[-4:])
+        monkeypatch.setattr(sources, "inspect_files", looked)
         return found
-
-    def restoring(rows, path: Path, data: bytes):
-        try:
-            rows.collect()
-        finally:
-            path.write_bytes(data)
-        return with_leaves(rows)
 
     monkeypatch.setattr(sources, "inspect_files", look)
 
 
 def test_a_file_that_changes_while_it_is_read_stops_nobody(spark, tmp_path, monkeypatch):
     lake = write_lake(tmp_path, {BROKER: quiet_pcp(4), PEERS[0]: quiet_pcp(2, first=50)})
-    swap_after(monkeypatch, lake, 1)
+    swap_once(monkeypatch, lake)
     summary = Audit(spark=spark, lake=lake, tables=tmp_path / "out", settings=SETTINGS).run()
     assert {state.server: state.verdict for state in summary.servers} == {BROKER: "broken", PEERS[0]: "proven"}
 
@@ -269,12 +261,39 @@ def test_rows_that_replaced_others_while_the_file_was_read_are_not_believed(spar
     assert "pcp://mallory/agent" not in open_tables(tmp_path / "out").read("hops")["counterpart"].to_pylist()
 
 
-def test_a_file_that_changes_again_and_again_is_named_with_its_server(spark, tmp_path, monkeypatch):
-    lake = write_lake(tmp_path, {BROKER: quiet_pcp(4)})
-    swap_after(monkeypatch, lake, 100)
-    with pytest.raises(PipelineError, match=rf"^fabric=pcp/.*\.parquet of {BROKER} keeps changing") as failed:
-        Audit(spark=spark, lake=lake, tables=tmp_path / "out", settings=SETTINGS).run()
-    assert "\n" not in str(failed.value)
+def touch_always(monkeypatch, path: Path) -> None:
+    """From now on a file is another object as soon as it was looked at, with the same bytes."""
+    looked = sources.inspect_files
+
+    def look(spark, store, files):
+        found = looked(spark, store, files)
+        path.touch()
+        return found
+
+    monkeypatch.setattr(sources, "inspect_files", look)
+
+
+def test_a_file_that_is_touched_all_the_time_is_left_out_until_it_is_quiet(spark, tmp_path, monkeypatch):
+    lake = write_lake(tmp_path, {BROKER: quiet_pcp(4), OTHER: quiet_pcp(2, first=50)})
+    (path,) = lake.glob(f"fabric=*/*/{server_slug(BROKER)}*.parquet")
+    audit = Audit(spark=spark, lake=lake, tables=tmp_path / "out", settings=SETTINGS)
+    with monkeypatch.context() as hostile:
+        touch_always(hostile, path)
+        hostile.setattr(failures, "ATTEMPTS", 1)
+        summary = audit.run()
+        assert {state.server: state.verdict for state in summary.servers} == {BROKER: "broken", OTHER: "proven"}
+        tables = open_tables(tmp_path / "out")
+        (row,) = [row for row in tables.scan("integrity") if row["server"] == BROKER]
+        key = str(path.relative_to(lake))
+        assert [(item["check"], item["file"], item["detail"]) for item in row["breaks"]] == [
+            ("integrity.missing_file", key, f"hops 0 to 7: {CHANGING}")
+        ]
+        assert {row["server"] for row in tables.scan("findings")} == {BROKER}
+        assert set(tables.read("hops")["server"].to_pylist()) == {OTHER}
+        assert audit.refresh().number == 1, "nothing is new while it goes on"
+    summary = audit.run()
+    assert {state.server: state.verdict for state in summary.servers} == {BROKER: "proven", OTHER: "proven"}
+    assert open_tables(tmp_path / "out").count("hops") == 12
 
 
 def test_vacuum_keeps_what_a_kept_run_names(tmp_path):

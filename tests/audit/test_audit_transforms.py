@@ -139,7 +139,17 @@ def test_a_server_lacks_what_others_have_unless_it_refused_it(spark):
     assert (row["server"], row["scope"], row["holders"], row["since"]) == (c, "server", 1, at(10).replace(tzinfo=None))
 
 
-def deliveries_of(spark, hops, fabric, messages=(), links=(), *, as_of, skew_rows=()):
+def known_servers(hops, reaches=None):
+    """The servers of these hops; unless others are given, their journals are known from the first hop to the last."""
+    given = F.array(F.struct(F.lit(None).cast("timestamp").alias("since"), F.col("last_at").alias("until")))
+    for server, spans in (reaches or {}).items():
+        each = [[F.lit(time).cast("timestamp") for time in span] for span in spans]
+        parts = F.array(*(F.struct(since.alias("since"), until.alias("until")) for since, until in each))
+        given = F.when(F.col("server") == server, parts).otherwise(given)
+    return servers(hops).withColumn("reaches", given)
+
+
+def deliveries_of(spark, hops, fabric, messages=(), links=(), *, as_of, skew_rows=(), reaches=None):
     known, refers = frame(spark, schemas.MESSAGES, *messages), frame(spark, schemas.LINKS, *links)
     audits = audits_of([fabric])
     return deliveries(
@@ -147,7 +157,7 @@ def deliveries_of(spark, hops, fabric, messages=(), links=(), *, as_of, skew_row
         known,
         holdings(hops, known, audits=audits),
         answers(hops, known, refers, audits=audits),
-        servers(hops),
+        known_servers(hops, reaches),
         frame(spark, schemas.SKEW, *skew_rows),
         moment=Moment(as_of),
         audits=audits,
@@ -195,6 +205,39 @@ def test_a_broker_owes_an_outcome_for_what_states_no_lifetime_a_week_later(spark
     late = find(waiting.withColumn("overdue", F.lit(True)), "deliveries").collect()
     assert (outcomes_of(waiting), [row["check"] for row in late]) == ({Y: ("in_flight", None)}, ["delivery.overdue"])
     assert outcomes_of(deliveries_of(spark, silent, "pcp", as_of=T0 + week)) == {Y: ("no_outcome", BROKER)}
+
+
+S = 1_000_000
+GAPS = {
+    "none": ([(None, 70)], True),
+    "long-before": ([(None, -60), (-30, 70)], True),
+    "just-before": ([(None, -60), (-29, 70)], False),
+    "at-the-start": ([(10, 70)], False),
+    "within": ([(None, 20), (25, 70)], False),
+    "at-the-end": ([(None, 30), (50, 70)], False),
+    "after": ([(None, 40), (50, 70)], True),
+}
+
+
+@pytest.mark.parametrize("case", GAPS)
+def test_nothing_is_called_missing_where_the_journal_that_lacks_it_has_a_gap(spark, case):
+    """Neither an outcome that a broker owes, nor a message that a node forwarded to another."""
+    spans, is_known = GAPS[case]
+    reach = [(None if since is None else at(since * S), at(until * S)) for since, until in spans]
+    hops = [hop(0, "accepted", **PCP, counterpart=X), hop(1, "routed", **PCP, counterpart=Y)]
+    hops += [hop(70 * S, "accepted", M2, **PCP, counterpart=X)]
+    options = {"as_of": at(70 * S), "reaches": {BROKER: reach}}
+    table = deliveries_of(spark, frame(spark, schemas.HOPS, *hops), "pcp", [pcp_message()], **options)
+    assert outcomes_of(table)[Y][0] == ("no_outcome" if is_known else "unreported")
+    nodes = "https://n/won/resource", "https://o/won/resource"
+    recipient = f"{nodes[1]}/atom/b"
+    sender = {"fabric": "won", "server": nodes[0]}
+    sent = [hop(0, "accepted", **sender), hop(1, "forwarded", **sender, counterpart=nodes[1])]
+    sent += [hop(70 * S, "accepted", M2, fabric="won", server=nodes[1])]
+    message = {"fabric": "won", "message": M1, "key": M1, "type": "ConnectionMessage", "recipients": [recipient]}
+    options["reaches"] = {nodes[1]: reach}
+    table = deliveries_of(spark, frame(spark, schemas.HOPS, *sent), "won", [message], **options)
+    assert outcomes_of(table)[recipient][0] == ("lost" if is_known else "in_flight")
 
 
 def test_a_delivery_with_a_second_outcome_is_an_error_unless_the_bytes_were_accepted_again(spark):

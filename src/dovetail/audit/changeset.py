@@ -23,11 +23,12 @@ import pyarrow.compute as pc
 from dovetail.audit.arrow_sets import distinct, pick
 from dovetail.audit.fabric_audit import FabricAudit, signed
 from dovetail.audit.fabrics import AUDITS
+from dovetail.audit.reach import newly_known
 from dovetail.audit.table import BINARY, STRING
 from dovetail.audit.tables import Run
 from dovetail.audit.warehouse import Warehouse
 from dovetail.model.outcome import PENDING
-from dovetail.model.times import to_datetime, to_us
+from dovetail.model.times import to_datetime
 
 MAX_CHANGED = 2_000_000
 """Number of addresses that fit in a task; if more have changed, everything is recomputed."""
@@ -80,12 +81,12 @@ def _addresses(warehouse: Warehouse, previous: Run, as_of_us: int, loss_timeout_
         warehouse.fresh("hops").select(ADDRESS),
         decoded.filter(pc.is_null(decoded["reject"])).select(ADDRESS),
     ]
-    reached = _reached(warehouse, previous)
+    reached = newly_known(warehouse.earlier("servers", previous), warehouse.arrow("servers"))
     if as_of_us > previous.as_of_us or reached:
         parts += _ended(warehouse, as_of_us)
     if as_of_us > previous.as_of_us:
         parts += _overdue(warehouse, previous.as_of_us - loss_timeout_us, as_of_us - loss_timeout_us)
-    if reached:
+    if reached:  # what these servers should have recorded may only now be missing, whatever the audit's time is
         since_us, until_us = min(us for us, _ in reached.values()), max(us for _, us in reached.values())
         next_servers = ("counterpart", "in", sorted(reached))
         parts += _overdue(warehouse, since_us - loss_timeout_us, until_us - loss_timeout_us, next_servers)
@@ -99,16 +100,6 @@ def _overdue(warehouse: Warehouse, since_us: int, until_us: int, *more: tuple[st
         if audit.overdue is not None:
             is_own = (("fabric", "=", audit.name), ("stage", "=", audit.overdue.value))
             yield warehouse.scan("hops", ADDRESS, (*is_own, *is_sent))
-
-
-def _reached(warehouse: Warehouse, previous: Run) -> dict[str, tuple[int, int]]:
-    """Servers whose journals go further than in the previous run: from when until when.
-
-    What they should have recorded, or accepted, may only now be missing, whatever the audit's time is.
-    """
-    ends = {row["server"]: to_us(row["last_at"]) for row in warehouse.earlier("servers", previous).to_pylist()}
-    now = {row["server"]: to_us(row["last_at"]) for row in warehouse.arrow("servers").to_pylist()}
-    return {server: (ends[server], us) for server, us in now.items() if us > ends.get(server, us)}
 
 
 def _ended(warehouse: Warehouse, now_us: int) -> Iterator[pa.Table]:

@@ -67,7 +67,7 @@ _COMMON = (
     _integrity("root_mismatch", "error", "The files of a server do not hash to the root that it signed."),
     _integrity("bad_signature", "error", "The signature of a checkpoint does not verify."),
     _integrity("key_changed", "error", "A server signed with a different key than before."),
-    _integrity("missing_file", "error", "A file listed in a manifest is missing or cannot be read."),
+    _integrity("missing_file", "error", "A file listed in a manifest is missing, cannot be read, or keeps changing."),
     _integrity(
         "kept_lost", "error", "The fields that a compaction kept of removed messages are missing or were altered."
     ),
@@ -173,7 +173,7 @@ _COMMON = (
     Check(
         "delivery.unreported",
         "warning",
-        "A message has expired, but the journal of the server that must record its outcome is not sealed that far.",
+        "A message has expired, but the journal of the server that must record its outcome is not known that far.",
         "deliveries",
         "outcome = 'unreported'",
         "concat('for ', recipient)",

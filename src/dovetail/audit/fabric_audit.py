@@ -38,7 +38,7 @@ class Rows:
     answers: DataFrame
     """Who answered which message: the table `ANSWERS` of `transforms.answers`."""
     servers: DataFrame
-    """The servers, each with how far its journal reaches in the lake."""
+    """The servers, each with what is known of its journal: the table `servers`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

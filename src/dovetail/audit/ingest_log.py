@@ -23,6 +23,9 @@ Fact = TypeVar("Fact")
 UNCOMMITTED = "no signed root commits to it"
 """Why a file was not read: a later manifest may still lead to it."""
 
+CHANGING = "it kept changing while it was read, or could not be read"
+"""Why a file was left out of a run: the next one tries again."""
+
 MAX_AHEAD_US = 300_000_000
 """How far a server's clock may be ahead of the auditor's before that is a finding."""
 

@@ -4,10 +4,10 @@ Silver only grows, so a run reads what is new. But a file that was missing or da
 that nobody believed may have been removed or replaced, and other keys may be trusted. The tables must always be those
 of an audit that reads the lake for the first time:
 
-- What was not readable and is another object now is read again.
+- What was not readable and is another object now, or was left out because it kept changing, is read again.
 - A manifest that was never believed leaves nothing behind when it is gone. One that was believed stays evidence.
 - If silver has rows that are not believed any more, or that differ from the sealed ones and those can be read now,
-  everything is read again.
+  everything is read again. So it is if fields can be read now that a compaction retained.
 """
 
 from __future__ import annotations
@@ -16,11 +16,20 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from dovetail.audit.active_manifests import active_facts, false_manifests
-from dovetail.audit.failures import FileChanged
-from dovetail.audit.ingest_log import UNCOMMITTED, BatchFacts, FileFact, ManifestFact, learn_manifest, present_files
+from dovetail.audit.failures import NOTHING, LeftOut
+from dovetail.audit.ingest_log import (
+    CHANGING,
+    UNCOMMITTED,
+    BatchFacts,
+    FileFact,
+    ManifestFact,
+    learn_manifest,
+    present_files,
+)
 from dovetail.audit.integrity import committed_paths, proven_paths
 from dovetail.audit.sources import announced_files
 from dovetail.lake.manifest import MAX_FILE_BYTES, SealedFile
+from dovetail.lake.retained import inspect_retained
 from dovetail.lake.snapshot import manifest_tags
 from dovetail.lake.store import Entry, Store
 from dovetail.lake.writer import sha256_of
@@ -53,14 +62,27 @@ def list_lake(lake: Store) -> Listing:
 
 
 def plan_reading(
-    lake: Store, before: BatchFacts, listed: Listing, trusted: Sequence[Verifier], *, is_judged_alike: bool
+    lake: Store,
+    before: BatchFacts,
+    listed: Listing,
+    trusted: Sequence[Verifier],
+    *,
+    is_judged_alike: bool,
+    left_out: LeftOut = NOTHING,
 ) -> Plan:
     """Compare the facts of earlier runs with the lake; `is_judged_alike` if the last one had the same settings."""
     manifests = _remembered(before.manifests, listed.tags, trusted)
     known = {fact.path for fact in manifests}
-    new = [learn_manifest(lake, key, listed.tags[key]) for key in sorted(listed.tags.keys() - known)]
-    others = [fact for fact in before.files if fact.error != UNCOMMITTED and _is_another(fact, listed.files)]
-    if is_judged_alike and not new and not others and len(manifests) == len(before.manifests):
+    unknown = listed.tags.keys() - known
+    unknown = unknown if left_out.only is None else unknown & left_out.only
+    new = [learn_manifest(lake, key, listed.tags[key]) for key in sorted(unknown)]
+    others = [
+        fact
+        for fact in before.files
+        if fact.error != UNCOMMITTED and fact.path not in left_out and _is_another(fact, listed.files)
+    ]
+    lost = {fact.path for fact in before.files if fact.kept_error is not None}
+    if is_judged_alike and not new and not others and not lost and len(manifests) == len(before.manifests):
         return Plan(before, new, is_due=False, is_anew=False)
     everything = BatchFacts(manifests=[*manifests, *new], files=before.files)
     active = active_facts(everything, trusted).manifests
@@ -70,6 +92,7 @@ def plan_reading(
     is_due = bool(new or waiting) or any(fact.error == UNCOMMITTED and fact.path in committed for fact in before.files)
     if (
         _are_restored(lake, [fact for fact in others if fact.part is not None], active, listed.files)
+        or _are_kept_again(lake, lost, active)
         or _are_replaced(before, [fact for fact in active if fact.path not in known])
         or (trusted and _are_disbelieved(everything, active, committed, trusted))
     ):
@@ -78,15 +101,31 @@ def plan_reading(
     return Plan(BatchFacts(manifests=manifests, files=files), new, is_due, is_anew=False)
 
 
-def check_unchanged(plan: Plan, everything: BatchFacts, listed: Listing) -> None:
-    """FileChanged if a file is another object than when this run began to read it.
+def changed_files(plan: Plan, everything: BatchFacts, before: Listing, now: Listing) -> set[str]:
+    """The files that this run has read, and that are other objects than when it read them, or gone.
 
-    It is read several times, and only the rows that were read first were compared with the signed root.
+    A file is read several times, and only the rows that were read first were compared with the signed root. An object
+    store may give the same bytes the same tag again: then the time of the object tells that it was replaced.
     """
-    before = {fact.path for fact in plan.known.files}
-    for fact in everything.files:
-        if fact.path not in before and fact.part is not None and _is_another(fact, listed.files):
-            raise FileChanged(fact.path)
+    known = {fact.path for fact in plan.known.files}
+    read = {fact.path: fact for fact in everything.files if fact.path not in known and fact.part is not None}
+    moved = {path for path in read if _is_moved(before.files.get(path), now.files.get(path))}
+    return moved | {path for path in read.keys() - moved if now.files[path].tag not in ("", read[path].tag)}
+
+
+def disturbed_files(plan: Plan, before: Listing, now: Listing) -> set[str]:
+    """The files that this run was to read, and that are other objects than before, or gone."""
+    wanted = {file.path for _, file in announced_files([*plan.known.manifests, *plan.new])}
+    wanted.difference_update(fact.path for fact in plan.known.files)
+    return {path for path in wanted & before.files.keys() if _is_moved(before.files[path], now.files.get(path))}
+
+
+def _is_moved(before: Entry | None, now: Entry | None) -> bool:
+    """True unless both are the same object; a listing without tags is compared by sizes and times."""
+    if before is None or now is None:
+        return True
+    is_tagged = bool(before.tag and now.tag)
+    return before != now if is_tagged else before[:3] != now[:3]
 
 
 def _remembered(
@@ -105,7 +144,7 @@ def _unreadable(facts: Sequence[ManifestFact]) -> Iterator[ManifestFact]:
 
 def _is_another(fact: FileFact, present: Mapping[str, Entry]) -> bool:
     entry = present.get(fact.path)
-    return entry is not None and entry.tag != fact.tag
+    return entry is not None and (entry.tag != fact.tag or fact.error == CHANGING)
 
 
 def _are_restored(
@@ -119,6 +158,16 @@ def _are_restored(
             if fact is not None and not fact.is_proven(file, manifest.server) and _has_bytes(lake, file, present):
                 return True
     return False
+
+
+def _are_kept_again(lake: Store, lost: Collection[str], active: Sequence[ManifestFact]) -> bool:
+    """True if fields that a compaction retained for one of these files could not be read, and can be now."""
+    return any(
+        file.path in lost and file.retained is not None and inspect_retained(lake, file, file.retained) is None
+        for fact in active
+        if lost and fact.manifest is not None
+        for file in fact.manifest.files
+    )
 
 
 def _has_bytes(lake: Store, file: SealedFile, present: Mapping[str, Entry]) -> bool:

@@ -25,7 +25,7 @@ from dovetail.audit.arrow_sets import distinct, pick
 from dovetail.audit.changeset import ADDRESS, MAX_CHANGED, gather
 from dovetail.audit.fabric_audit import communal, signed
 from dovetail.audit.fabrics import AUDITS, audits_of
-from dovetail.audit.failures import retried
+from dovetail.audit.failures import FileChanged, LeftOut, retried, unreadable
 from dovetail.audit.finding import Finding, find_all
 from dovetail.audit.increment import Increment
 from dovetail.audit.ingest_log import (
@@ -45,8 +45,9 @@ from dovetail.audit.ingest_log import (
 from dovetail.audit.integrity import Verdict, judge_servers, proven_paths
 from dovetail.audit.local_rows import from_arrow, to_arrow
 from dovetail.audit.progress import Progress, silent
+from dovetail.audit.reach import is_less_known, with_reaches
 from dovetail.audit.refresh import MANY_PEERS, Refresh
-from dovetail.audit.reread import Listing, Plan, check_unchanged, list_lake, plan_reading
+from dovetail.audit.reread import Listing, Plan, changed_files, disturbed_files, list_lake, plan_reading
 from dovetail.audit.runs import publish, writing
 from dovetail.audit.session import SMALL_ROWS, SessionOptions, open_session, tune
 from dovetail.audit.settings import AuditSettings, load_settings
@@ -62,7 +63,7 @@ from dovetail.lake.manifest import Manifest
 from dovetail.lake.snapshot import check_lake
 from dovetail.model.times import to_datetime, to_us
 
-FORM = 8
+FORM = 9
 """Version of the tables: when a transform gives other rows than before, existing gold is rebuilt."""
 
 
@@ -91,9 +92,9 @@ class Audit:
 
     def refresh(self) -> Run:
         """Read what is new, check the lake in its current state, and update the tables if anything has changed."""
-        return retried(self._refresh, open_store(self.lake))
+        return retried(self._refresh)
 
-    def _refresh(self) -> Run:
+    def _refresh(self, left_out: LeftOut) -> Run:
         refuse_old_format(self.tables)
         check_room(self.tables)
         warehouse = Warehouse(self.spark, str(self.tables))
@@ -102,16 +103,15 @@ class Audit:
             lake, listed = open_store(self.lake), list_lake(open_store(self.lake))
             before = self._known_facts(warehouse)
             is_alike = previous is not None and previous.basis == basis_of(self.settings, before)
-            plan = plan_reading(lake, before, listed, self.settings.trusted, is_judged_alike=is_alike)
+            trusted = self.settings.trusted
+            plan = plan_reading(lake, before, listed, trusted, is_judged_alike=is_alike, left_out=left_out)
             everything = plan.known
             if plan.is_anew:
                 warehouse.clear(("ingest", *Ingest.TABLES))
                 previous = None
             if plan.is_due:
-                everything = self._ingest(warehouse, plan)
-                listed = list_lake(lake)
-                check_unchanged(plan, everything, listed)
-            facts = active_facts(everything, self.settings.trusted)
+                everything, listed = self._read(warehouse, plan, listed, left_out)
+            facts = active_facts(everything, trusted)
             verdicts, retagged = self._judge(facts, everything, listed)
             run = self._describe(warehouse.run, began, facts, verdicts)
             is_quiet = not plan.is_due and not retagged.manifests + retagged.files
@@ -132,11 +132,22 @@ class Audit:
             facts = facts_of(warehouse.arrow("ingest").sort_by("run"))
         return facts
 
-    def _ingest(self, warehouse: Warehouse, plan: Plan) -> BatchFacts:
+    def _read(self, warehouse: Warehouse, plan: Plan, listed: Listing, left_out: LeftOut) -> tuple[BatchFacts, Listing]:
+        """All facts, and the lake after what is new was read; FileChanged if a file was not the same all the time."""
         tune(self.spark, announced_rows(plan.new))
-        ingest = Ingest(self.spark, open_store(self.lake), warehouse, self.settings, self.progress.step)
-        learnt = ingest.process(plan.new, plan.known)
-        return joined(plan.known, learnt)
+        lake = open_store(self.lake)
+        ingest = Ingest(self.spark, lake, warehouse, self.settings, self.progress.step)
+        try:
+            everything = joined(plan.known, ingest.process(plan.new, plan.known, left_out))
+        except Exception as error:
+            paths = unreadable(error) | disturbed_files(plan, listed, list_lake(lake))
+            if all(path in left_out for path in paths):
+                raise
+            raise FileChanged(paths, listed.tags) from error
+        after = list_lake(lake)
+        if changed := changed_files(plan, everything, listed, after):
+            raise FileChanged(changed, listed.tags)
+        return everything, after
 
     def _judge(self, facts: BatchFacts, everything: BatchFacts, listed: Listing) -> tuple[list[Verdict], BatchFacts]:
         """The verdicts, and objects that are unchanged but have another tag: a later run need not read them again."""
@@ -189,11 +200,11 @@ class _Gold:
         is_judged_anew = integrity != warehouse.arrow("integrity")
         if is_judged_anew:
             warehouse.overwrite_arrow("integrity", integrity)
-        is_whole = self._must_be_whole(previous)
+        known = self._servers()
+        is_whole = self._must_be_whole(previous, known)
         made = self._build_messages(is_whole=is_whole, size=size)
         fabrics = {fact.manifest.fabric for fact in self.facts.manifests if fact.manifest is not None}
         audits = audits_of(fabrics)
-        known = warehouse.arrow("servers")
         servers: dict[str, list[str]] = {}
         for row in known.sort_by("server").to_pylist():
             servers.setdefault(row["fabric"], []).append(row["server"])
@@ -231,14 +242,24 @@ class _Gold:
         increment.release()
         return False
 
-    def _must_be_whole(self, previous: Run | None) -> bool:
+    def _servers(self) -> pa.Table:
+        """The servers with what is known of their journals now, which also a file that is read in vain may change."""
+        stored = self.warehouse.arrow("servers")
+        known = with_reaches(stored, self.facts.manifests, self.facts.files)
+        if known != stored:
+            self.warehouse.overwrite_arrow("servers", known)
+        return known
+
+    def _must_be_whole(self, previous: Run | None, servers: pa.Table) -> bool:
         run = self.run
         if previous is None or (previous.lake, previous.basis) != (run.lake, run.basis):
             return True
         if previous.as_of_us > run.as_of_us or run.hops <= self.audit.whole_below:
             return True
         new = run.hops - previous.hops
-        return new < 0 or new > MAX_CHANGED
+        if new < 0 or new > MAX_CHANGED:
+            return True
+        return is_less_known(self.warehouse.earlier("servers", previous), servers)
 
     def _build_messages(self, *, is_whole: bool, size: int) -> pa.Table | None:
         """Bring `messages` up to date with decoded bytes, verdicts and keys; returns new rows, None if all are new."""

@@ -20,10 +20,12 @@ from dovetail.audit.arrow_sets import distinct
 from dovetail.audit.decode import DECODED_SCHEMA, DECODER_INPUT, VERDICT, verify_by
 from dovetail.audit.fabric_audit import FabricAudit, is_of, signed, union
 from dovetail.audit.fabrics import audits_of
+from dovetail.audit.failures import LeftOut
 from dovetail.audit.ingest_log import UNCOMMITTED, BatchFacts, FileFact, ManifestFact, fact_rows
 from dovetail.audit.integrity import committed_paths, proven_paths
 from dovetail.audit.leaves import with_leaves
 from dovetail.audit.local_rows import from_arrow, local_rows, map_batches
+from dovetail.audit.reach import with_reaches
 from dovetail.audit.session import is_one_partition, read_files
 from dovetail.audit.settings import AuditSettings
 from dovetail.audit.sources import (
@@ -50,7 +52,10 @@ _MANY_REJECTS = 100_000
 _SMALL_BATCH = 200_000
 """Up to this many rows are looked up by digest in what was decoded before; more are joined with all of it."""
 
-_ABSENCES = SERVERS_TABLE.arrow.field("absences").type
+_SEEN = pa.schema([field for field in SERVERS_TABLE.arrow if field.name != "reaches"])
+"""What hops tell about their server."""
+
+_ABSENCES = _SEEN.field("absences").type
 MAX_ABSENCES = 1_000
 """Number of absences kept of each server: the longest."""
 
@@ -71,7 +76,7 @@ class Ingest:
     settings: AuditSettings
     say: Say
 
-    def process(self, manifests: Sequence[ManifestFact], before: BatchFacts) -> BatchFacts:
+    def process(self, manifests: Sequence[ManifestFact], before: BatchFacts, left_out: LeftOut) -> BatchFacts:
         """Read what these manifests announce, append it to all silver tables, and return the facts."""
         everything = BatchFacts(manifests=[*before.manifests, *manifests], files=[])
         active = active_facts(everything, self.settings.trusted).manifests
@@ -82,13 +87,13 @@ class Ingest:
         paths = {file.path for _, file in announced}
         reading = [fact for fact in active if fact.manifest and any(file.path in paths for file in fact.manifest.files)]
         self.say("integrity: hash files and leaves")
-        files = learn_files(self.spark, self.lake, announced, committed)
+        files = learn_files(self.spark, self.lake, announced, committed, left_out)
         files = check_retained(self.lake, announced, files)
         proven = proven_paths(active, files)
         rows = without(self._believed(files, proven), hops_read_again(before, reading))
         self.say("hops")
         hops = self.warehouse.append("hops", hop_transforms.hops(rows))
-        self._add_servers(hops)
+        self._add_servers(hops, active, [*before.files, *files])
         self.say("messages: decode")
         before_decoded = self._decoded_before(files)
         audits = audits_of({fact.fabric for fact in files})
@@ -130,20 +135,20 @@ class Ingest:
             return True
         return bool(self.warehouse.fresh("decoded").filter(where).num_rows)
 
-    def _add_servers(self, hops: DataFrame) -> None:
-        """The servers, each once with its earliest and latest time and its longest absences."""
+    def _add_servers(self, hops: DataFrame, manifests: Sequence[ManifestFact], files: Sequence[FileFact]) -> None:
+        """The servers, each once: its earliest and latest time, its longest absences, what is known of its journal."""
         known = self.warehouse.arrow("servers")
         found = None
         if is_one_partition(self.spark):
             fresh = self.warehouse.fresh("hops")
             if Reason.RESTARTED.value not in fresh["reason"].unique().to_pylist():
-                found = fresh.select(["fabric", "server", "at", "at"]).rename_columns(SERVERS_TABLE.names[:-1])
-                found = found.append_column(SERVERS_TABLE.arrow.field("absences"), pa.nulls(found.num_rows, _ABSENCES))
+                found = fresh.select(["fabric", "server", "at", "at"]).rename_columns(_SEEN.names[:-1])
+                found = found.append_column(_SEEN.field("absences"), pa.nulls(found.num_rows, _ABSENCES))
         if found is None:
             found = hop_transforms.servers(hops).toArrow()
-        each = pa.concat_tables([known, found.cast(SERVERS_TABLE.arrow)])
-        merged = merge_servers(each)
-        if merged != merge_servers(known):
+        each = pa.concat_tables([known.select(_SEEN.names), found.cast(_SEEN)])
+        merged = with_reaches(merge_servers(each), manifests, files)
+        if merged != known:
             self.warehouse.overwrite_arrow("servers", merged)
 
     def _decode(
@@ -273,4 +278,4 @@ def merge_servers(rows: pa.Table) -> pa.Table:
         for key in zip(*(merged[key].to_pylist() for key in keys), strict=True)
     ]
     columns = [*(merged[name] for name in (*keys, "first_at_min", "last_at_max")), pa.array(longest, _ABSENCES)]
-    return pa.table(columns, schema=SERVERS_TABLE.arrow)
+    return pa.table(columns, schema=_SEEN)

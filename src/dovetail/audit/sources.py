@@ -18,8 +18,8 @@ from pyspark.sql import functions as F  # noqa: N812 - the conventional name
 
 from dovetail.audit import schemas
 from dovetail.audit.delta import spark_uri
-from dovetail.audit.failures import FileChanged
-from dovetail.audit.ingest_log import UNCOMMITTED, FileFact, ManifestFact
+from dovetail.audit.failures import NOTHING, FileChanged, LeftOut
+from dovetail.audit.ingest_log import CHANGING, UNCOMMITTED, FileFact, ManifestFact
 from dovetail.audit.leaves import with_leaves
 from dovetail.audit.local_rows import map_batches
 from dovetail.audit.merkle_scan import PART_SCHEMA, WALK_COLUMNS, Part, decode_part, merge_parts, walk_files
@@ -103,7 +103,7 @@ def read_digests(lake: Store, paths: Iterable[str]) -> pa.Table:
                 if wanted.names[0] in file.schema_arrow.names:
                     parts.append(file.read(wanted.names).cast(wanted))
         except (pa.ArrowException, OSError, JournalDamaged):
-            raise FileChanged(path) from None
+            raise FileChanged([path]) from None
     return pa.concat_tables(parts).drop_null()
 
 
@@ -125,10 +125,12 @@ def learn_files(
     lake: Store,
     announced: Sequence[tuple[str, SealedFile]],
     committed: Collection[str] | None = None,
+    left_out: LeftOut = NOTHING,
 ) -> list[FileFact]:
-    """Read every announced file once and return its facts; files that no signed tree commits to are not read."""
-    ours = [(server, file) for server, file in announced if committed is None or file.path in committed]
-    inspected = inspect_files(spark, lake, [file for _, file in ours])
+    """Read every announced file once and return its facts, but none that no signed tree commits to or is left out."""
+    ours = [file for _, file in announced if committed is None or file.path in committed]
+    inspected = inspect_files(spark, lake, [file for file in ours if file.path not in left_out])
+    inspected = {file.path: Inspected("", CHANGING) for file in ours} | inspected
     readable = [path for path, found in inspected.items() if found.error is None]
     parts = walk_rows(with_leaves(read_rows_by_file(spark, lake, readable)))
     facts = []
@@ -155,7 +157,8 @@ def check_retained(
 ) -> list[FileFact]:
     """The facts, with what is wrong with the fields that a compaction retained for those files."""
     retained = {file.path: (file, file.retained) for _, file in announced if file.retained is not None}
-    errors = {path: inspect_retained(lake, *retained[path]) for path in {fact.path for fact in facts} & retained.keys()}
+    read = {fact.path for fact in facts if fact.part is not None}
+    errors = {path: inspect_retained(lake, *retained[path]) for path in read & retained.keys()}
     return [
         fact if (error := errors.get(fact.path)) is None else msgspec.structs.replace(fact, kept_error=error)
         for fact in facts
@@ -163,9 +166,9 @@ def check_retained(
 
 
 def retained_urls(lake: Store, announced: Sequence[tuple[str, SealedFile]], facts: Sequence[FileFact]) -> list[str]:
-    """The trustworthy fields that compactions retained for these files."""
-    bad = {fact.path for fact in facts if fact.kept_error is not None}
-    return [lake.url(file.retained.path) for _, file in announced if file.retained is not None and file.path not in bad]
+    """The trustworthy fields that compactions retained for those of these files that could be read."""
+    good = {fact.path for fact in facts if fact.part is not None and fact.kept_error is None}
+    return [lake.url(file.retained.path) for _, file in announced if file.retained is not None and file.path in good]
 
 
 def _relative(path: Column) -> Column:

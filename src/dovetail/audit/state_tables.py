@@ -32,7 +32,7 @@ VERDICTS_TABLE = Table(
 SERVERS_TABLE = Table(
     "servers",
     "state",
-    "Servers with hops, their earliest and latest time, and when they were stopped in between.",
+    "Servers with hops, their earliest and latest time, when they were stopped, and what is known of their journals.",
     ("fabric", "server"),
     pa.schema(
         [
@@ -41,6 +41,7 @@ SERVERS_TABLE = Table(
             pa.field("first_at", TIMESTAMP),
             pa.field("last_at", TIMESTAMP),
             pa.field("absences", pa.list_(pa.struct([("since", TIMESTAMP), ("until", TIMESTAMP)]))),
+            pa.field("reaches", pa.list_(pa.struct([("since", TIMESTAMP), ("until", TIMESTAMP)]))),
         ]
     ),
 )

@@ -53,7 +53,7 @@ GUIDES: dict[str, Guide] = {
         "Find out whether the key was changed intentionally; pin the right one with --trust.",
     ),
     "integrity.missing_file": Guide(
-        "Missing file", "A file listed in a manifest is missing or cannot be read.", _RESEAL
+        "Missing file", "A file listed in a manifest is missing, cannot be read, or keeps changing.", _RESEAL
     ),
     "integrity.kept_lost": Guide(
         "Kept part lost",
@@ -156,7 +156,7 @@ GUIDES: dict[str, Guide] = {
     ),
     "delivery.unreported": Guide(
         "Outcome not reported yet",
-        "A message has expired, but the journal of the server that must record its outcome is not sealed that far.",
+        "A message has expired, but the journal of the server that must record its outcome is not known that far.",
         "Check that the server is running and its journal is being sealed; then run the audit again.",
     ),
     "delivery.echoed": Guide(

@@ -7,7 +7,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the conventional name
 
 from dovetail.audit.fabric_audit import FabricAudit, Moment, Rows
 from dovetail.audit.transforms.chains import COMPLETE, FAILED, finish_chains, orphans, responses, seen_hops
-from dovetail.audit.transforms.deliveries import HANDED, PART, first_taken, owed_outcome, refusal_outcome
+from dovetail.audit.transforms.deliveries import HANDED, PART, first_taken, owed_outcome, reach_from, refusal_outcome
 from dovetail.audit.transforms.forks import COLUMNS, CYCLE, SELF_REFERENCE
 from dovetail.model.fabric import Role
 from dovetail.model.hop import Relation, Stage
@@ -102,9 +102,9 @@ def deliveries(rows: Rows, moment: Moment) -> DataFrame:
 def _pending(untold: DataFrame, servers: DataFrame, moment: Moment) -> DataFrame:
     """Recipients without any outcome: pending during the message's lifetime, then owed by the broker."""
     end = F.coalesce("expires", F.timestamp_micros(F.unix_micros("begun") + _LIFETIME_US))
-    reach = servers.select(F.col("server").alias("begun_at"), F.col("last_at").alias("reach"))
-    owed = owed_outcome(end, F.col("reach"), moment)
-    return untold.join(reach.hint("broadcast"), on="begun_at", how="left").select(
+    reaches = servers.select(F.col("server").alias("begun_at"), "reaches")
+    owed = owed_outcome(end, reach_from(F.col("begun"), F.col("reaches"), moment), moment)
+    return untold.join(reaches.hint("broadcast"), on="begun_at", how="left").select(
         F.lit(FABRIC.name).alias("fabric"),
         "message",
         "type",

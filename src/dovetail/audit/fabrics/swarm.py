@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the conventional name
 from dovetail.audit.decode import DECODED_SCHEMA, Agreements
 from dovetail.audit.fabric_audit import FabricAudit, Moment, NativeColumns, Rows
 from dovetail.audit.native import SHA256_BYTES, big_endian, little_endian, sha256
-from dovetail.audit.transforms.deliveries import PART, owed_outcome, refusal_outcome
+from dovetail.audit.transforms.deliveries import PART, owed_outcome, reach_from, refusal_outcome
 from dovetail.audit.transforms.holdings import TAKEN
 from dovetail.model.fabric import Agreement
 from dovetail.model.hop import Reason, Relation, Stage
@@ -160,7 +160,7 @@ def deliveries(rows: Rows, moment: Moment) -> DataFrame:
         F.transform("refusals", lambda one: community(one["server"])),
     )
     peers = rows.servers.groupBy(community(F.col("server")).alias("swarm")).agg(
-        F.collect_list(F.struct("server", "first_at", F.col("last_at").alias("reach"), "absences")).alias("peers")
+        F.collect_list(F.struct("server", "first_at", "reaches", "absences")).alias("peers")
     )
     spread = (
         rows.holdings.where(F.size(swarms) > 0)
@@ -230,7 +230,11 @@ def _each_peer(moment: Moment) -> Column:
     )
     lacking = F.transform(
         F.filter("peers", lambda peer: ~F.array_contains(F.concat(holding, refusing), peer["server"])),
-        lambda peer: entry(peer["server"], reach=peer["reach"], is_away=_was_away(peer, moment)),
+        lambda peer: entry(
+            peer["server"],
+            reach=reach_from(F.col("first.since"), peer["reaches"], moment),
+            is_away=_was_away(peer, moment),
+        ),
     )
     # a message that no peer holds was only ever refused: no peer should have it
     return (

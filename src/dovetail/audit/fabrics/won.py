@@ -17,7 +17,7 @@ from dovetail.audit.transforms.chains import (
     responses,
     seen_hops,
 )
-from dovetail.audit.transforms.deliveries import PART, owed_outcome, refusal_outcome
+from dovetail.audit.transforms.deliveries import PART, owed_outcome, reach_from, refusal_outcome
 from dovetail.model.fabric import Role
 from dovetail.model.hop import Relation, Stage
 from dovetail.model.outcome import Outcome
@@ -67,13 +67,13 @@ def deliveries(rows: Rows, moment: Moment) -> DataFrame:
         )
         .join(_unseen(rows.hops, rows.servers, moment), on="message", how="left")
         .join(answered, on=["message", "recipient"], how="left")
-        .join(_reach(rows.servers), F.col("taken.server") == F.col("reaching"), how="left")
+        .join(_reaches(rows.servers), F.col("taken.server") == F.col("reaching"), how="left")
     )
     waited_us = F.lit(to_us(moment.as_of)) - F.unix_micros("unseen.at")
     is_unseen = F.col("unseen").isNotNull() & (waited_us > moment.loss_timeout_us) & F.col("given_up").isNull()
     is_kept_there = F.col("answered").isNotNull() | F.col("kept").isNotNull()
     given_up_by = F.timestamp_micros(F.unix_micros("taken.at") + _LIFETIME_US)
-    owed = owed_outcome(given_up_by, F.col("reach"), moment)
+    owed = owed_outcome(given_up_by, reach_from(F.col("taken.at"), F.col("reaches"), moment), moment)
     outcome = (
         F.when(is_for_node & F.col("taken").isNotNull(), Outcome.DELIVERED)
         .when(F.col("handed").isNotNull(), Outcome.DELIVERED)
@@ -138,13 +138,14 @@ def _node_of(atom: Column) -> Column:
     return F.substring_index(atom, "/atom/", 1)
 
 
-def _reach(servers: DataFrame) -> DataFrame:
-    return servers.select(F.col("server").alias("reaching"), F.col("last_at").alias("reach")).hint("broadcast")
+def _reaches(servers: DataFrame) -> DataFrame:
+    return servers.select(F.col("server").alias("reaching"), "reaches").hint("broadcast")
 
 
 def _unseen(hops: DataFrame, servers: DataFrame, moment: Moment) -> DataFrame:
     """Messages that were forwarded to a node whose journal lacks them, and goes on past the loss timeout."""
     is_forwarded = F.col("stage") == Stage.FORWARDED.value
+    reach = reach_from(F.col("sent.at"), F.col("reaches"), moment)
     return (
         hops.where(is_forwarded & F.col("counterpart").isNotNull())
         .groupBy("message", F.col("counterpart").alias("next"))
@@ -154,8 +155,8 @@ def _unseen(hops: DataFrame, servers: DataFrame, moment: Moment) -> DataFrame:
             on=["message", "next"],
             how="left_anti",
         )
-        .join(_reach(servers), F.col("next") == F.col("reaching"), how="inner")
-        .where(F.unix_micros("reach") > F.unix_micros("sent.at") + moment.loss_timeout_us)
+        .join(_reaches(servers), F.col("next") == F.col("reaching"), how="inner")
+        .where(F.unix_micros(reach) > F.unix_micros("sent.at") + moment.loss_timeout_us)
         .groupBy("message")
         .agg(F.min("sent").alias("unseen"))
     )

@@ -116,11 +116,21 @@ def refusal_outcome(reason: Column) -> Column:
     )
 
 
+def reach_from(begun: Column, reaches: Column, moment: Moment) -> Column:
+    """How far a journal goes on without a gap from `begun`; null if that is not known.
+
+    Clocks differ: it must be known from the loss timeout before that on.
+    """
+    since_us = F.unix_micros(begun) - moment.loss_timeout_us
+    known = F.filter(reaches, lambda one: one["since"].isNull() | (F.unix_micros(one["since"]) <= since_us))
+    return F.try_element_at(known, F.lit(-1))["until"]
+
+
 def owed_outcome(end: Column, reach: Column, moment: Moment, *, is_excused: Column | None = None) -> Column:
     """The outcome of a delivery without a recorded one, if its lifetime, which ends at `end`, is over; else null.
 
-    `reach` is how far the journal of the server that owes the outcome goes in the lake. A server that could not have
-    had the message in time is excused.
+    `reach` is how far the journal of the server that owes the outcome is known: see `reach_from`. A server that could
+    not have had the message in time is excused.
     """
     overdue_us = F.unix_micros(end) + moment.loss_timeout_us
     is_over = overdue_us < to_us(moment.as_of)

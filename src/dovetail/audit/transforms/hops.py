@@ -12,7 +12,10 @@ ADDRESS_MISMATCH = "address_mismatch"
 
 
 def hops(rows: DataFrame) -> DataFrame:
-    """Rows as they were sealed; `proven` is true if their file leads to its announced root."""
+    """Rows as they were sealed; `proven` is true if their file leads to its announced root.
+
+    A leaf is the same for an absent text and an empty one, so both are absent here.
+    """
     return rows.select(
         "fabric",
         "server",
@@ -20,8 +23,7 @@ def hops(rows: DataFrame) -> DataFrame:
         "at",
         "stage",
         "message",
-        "counterpart",
-        "reason",
+        *(F.nullif(name, F.lit("")).alias(name) for name in ("counterpart", "reason")),
         "size",
         F.col("raw").isNotNull().alias("has_bytes"),
         "proven",
@@ -31,7 +33,7 @@ def hops(rows: DataFrame) -> DataFrame:
 def servers(hops: DataFrame) -> DataFrame:
     """The servers that wrote hops, with their earliest and latest times, and when they were stopped in between."""
     since = F.try_to_timestamp("counterpart")
-    is_absence = is_restart() & (since < F.col("at"))
+    is_absence = is_restart() & (since < F.col("at")) & F.col("proven")
     absences = F.collect_set(F.when(is_absence, F.struct(since.alias("since"), F.col("at").alias("until"))))
     return (
         hops.groupBy("fabric", "server")
