@@ -599,7 +599,7 @@ def silver(spark, tmp_path_factory):
     }
     tables = {}
     rows["holdings"] = holdings(rows["hops"], rows["messages"], audits=AUDITS)
-    rows["servers"] = servers(rows["hops"])
+    rows["servers"] = known_servers(rows["hops"])
     rows["answers"] = answers(rows["hops"], rows["messages"], rows["links"], audits=AUDITS)
     rows["one_way_delays"] = least_delays(rows["hops"])
     rows["peer_counts"] = peer_counts(rows["holdings"], audits=AUDITS)

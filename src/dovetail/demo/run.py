@@ -60,7 +60,8 @@ def _seal_and_tamper(layout: Layout, world: World, seed: int, screen: Screen) ->
     write_trust(layout)
     screen.status(f"{seal_all(layout)} hops")
     screen.phase("tamper with the lake")
-    for fault in tamper(layout, ledger, world.nodes[0], world.peers[1], seed):
+    _, _, south = world.nodes  # the journal that lacks the lost response must be known without a gap
+    for fault in tamper(layout, ledger, south, world.peers[1], seed):
         ledger.note(fault)
         screen.note(f"injected: {fault.what}")
     ledger.save(layout.faults)
