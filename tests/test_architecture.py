@@ -33,6 +33,9 @@ graph = load_tool()
 FABRICS = ("pcp", "won", "swarm")
 MODULES = graph.modules()
 GRAPH = graph.module_graph()
+STATIC = [
+    file for file in (ROOT / "src" / "dovetail").rglob("static/*") if file.suffix in (".js", ".css", ".html", ".svg")
+]
 LAYER = {name: number for number, layer in enumerate(graph.LAYERS) for name in layer}
 
 
@@ -73,6 +76,11 @@ def test_only_the_registry_names_fabrics(module):
     tree = ast.parse(MODULES[module].read_text())
     names += [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and node.value in ("pcp", "won")]
     assert not names
+
+
+@pytest.mark.parametrize("file", STATIC, ids=lambda file: file.name)
+def test_pages_name_no_fabric(file):
+    assert re.findall(r"\b(?:pcp|won|wm|swarm)\b", file.read_text()) == []
 
 
 def test_pyspark_is_imported_by_the_audit_only():

@@ -7,6 +7,7 @@ import pyarrow as pa
 from dovetail.audit.tables import Tables
 from dovetail.report.evidence import HopSeen, read_hops, read_messages
 from dovetail.report.findings import MAX_HOPS_PER_TRACE, addresses_of, encode_findings, order_findings
+from dovetail.report.text import name_address
 from report.sample_tables import after
 from tables_on_disk import SCHEMAS
 
@@ -38,11 +39,14 @@ def test_what_is_encoded_can_be_read_back(tables: Tables) -> None:
         place = columns["message"][index]
         address = None if place < 0 else base64.b64decode(found["addresses"][place] + "=")
         assert address == row["message"]
+        if address is not None:
+            assert found["names_of"].get(place, address.hex()) == name_address(address, row["fabric"] or "")
         server = columns["server"][index]
         where = None if server < 0 else found["texts"][server]
         assert where == row["server"] if row["server"] else where in {None, *servers_of(hops, row["message"])}
         assert columns["seq"][index] == row["seq"]
         assert found["epoch"] + columns["at"][index] == int(row["at"].timestamp() * 1e6)
+    assert any(name.startswith("wm:/Qm") for name in found["names_of"].values())
     assert len(found["texts"]) == len(set(found["texts"]))
     assert len(found["hops"]["of"]) > 0
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from dovetail.model.hop import Reason
 
-_ADDRESS = re.compile(r"(?:wm:/)?\b(?:[0-9a-f]{8,64}|Qm[1-9A-HJ-NP-Za-km-z]{20,})\b")
+_ADDRESS = re.compile(r"(?:\w+:/)?\b(?:[0-9a-f]{8,64}|Qm[1-9A-HJ-NP-Za-km-z]{20,})\b")
 _REASONS = frozenset(str(reason) for reason in Reason)
 
 

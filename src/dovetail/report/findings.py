@@ -1,9 +1,10 @@
 """The findings and their message traces as embedded in the page: columns of numbers that index lists of texts.
 
 A hundred thousand findings repeat a few checks, servers and details; each text is stored once and referred to by a
-small number. Addresses are stored once each, as base64. The page shows one page of the list at a time.
+small number. Addresses are stored once each, as base64, and in `names_of` as their fabric displays them if that is not
+hex. The page shows one page of the list at a time.
 
-    {"checks": [[id, severity]], "texts": [...], "addresses": [...], "total": n,
+    {"checks": [[id, severity]], "texts": [...], "addresses": [...], "names_of": {address: name}, "total": n,
      "findings": {"check": [...], "fabric": [...], "server": [...], "message": [...], "seq": [...], "at": [...], ...},
      "messages": {"of": [...], ...}, "hops": {"of": [...], ...}}
 
@@ -29,7 +30,7 @@ from dovetail.report.arrays import micros
 from dovetail.report.causes import Finding, group_by_cause
 from dovetail.report.evidence import HopSeen
 from dovetail.report.numbers import SEVERITIES
-from dovetail.report.text import show
+from dovetail.report.text import name_address, show
 
 MAX_FINDINGS = 100_000
 MAX_TRACE_HOPS = 150_000
@@ -125,9 +126,17 @@ def encode_findings(
             for server in dict.fromkeys([*servers, *(hop.server for seen in hops.values() for hop in seen)])
             if server is not None
         },
+        "names_of": _names_of(findings, numbers),
         "addresses": [base64.b64encode(address).decode().rstrip("=") for address in addresses],
         "texts": list(texts.places),
     }
+
+
+def _names_of(findings: pa.Table, numbers: dict[bytes, int]) -> dict[int, str]:
+    """How the fabrics display the addresses that are not displayed in hex."""
+    fabrics = dict(zip(findings["message"].to_pylist(), findings["fabric"].to_pylist(), strict=True))
+    names = ((address, name_address(address, fabrics[address] or "")) for address in numbers)
+    return {numbers[address]: name for address, name in names if name != address.hex()}
 
 
 def list_servers_of(findings: pa.Table, hops: dict[bytes, list[HopSeen]]) -> list[str | None]:

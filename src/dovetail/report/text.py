@@ -54,7 +54,7 @@ def name_address(address: bytes, fabric: str) -> str:
 
 def name_briefly(address: bytes, fabric: str) -> str:
     """The first characters, enough to tell messages apart."""
-    return name_address(address, fabric).removeprefix("wm:/")[:ADDRESS_CHARS]
+    return name_address(address, fabric).rpartition("/")[2][:ADDRESS_CHARS]
 
 
 def community_of(server: str) -> tuple[str, str]:

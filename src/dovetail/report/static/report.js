@@ -1,18 +1,16 @@
-// The page's own script: charts, the list of findings with filters and leaves, and the trace of one finding.
+// The page's own script: charts, the list of findings with filters and pages, and the trace of one finding.
 // Text that peers wrote is only ever set as text, never as markup.
 "use strict";
 (() => {
-  const LEAF = 25;
+  const PAGE_ROWS = 25;
   const SEARCH_DELAY_MS = 120;
-  const BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz";
-  const NINE_DIGITS = 58n ** 9n; // the most that a number holds exactly
   const byId = (id) => document.getElementById(id);
   const data = JSON.parse(byId("findings-data").textContent);
   const specs = JSON.parse(byId("charts-data").textContent);
   const columns = data.findings;
   const total = columns.check.length;
 
-  // words
+  // text
 
   const textAt = (place) => (place < 0 ? "" : data.texts[place]);
 
@@ -32,28 +30,11 @@
     return text;
   };
 
-  // won messages are named by the base58 of their multihash (0x12 0x20 and the SHA-256), the others in hex
-  const wonName = (hex) => {
-    let value = BigInt("0x1220" + hex);
-    let text = "";
-    while (value > 0n) {
-      let part = Number(value % NINE_DIGITS);
-      value /= NINE_DIGITS;
-      for (let digit = 0; digit < 9 && (value > 0n || part > 0); digit++, part = Math.floor(part / 58)) {
-        text = BASE58[part % 58] + text;
-      }
-    }
-    return "wm:/" + text;
-  };
+  // messages whose fabric displays addresses in another form than hex have that form in the data
+  const addressText = (number) => data.names_of[number] ?? hexOf(number);
 
-  const addressTexts = [];
-  const addressText = (number, fabric) => {
-    if (addressTexts[number] === undefined) {
-      const hex = hexOf(number);
-      addressTexts[number] = fabric === "won" && hex.length === 64 ? wonName(hex) : hex;
-    }
-    return addressTexts[number];
-  };
+  // without the scheme that some fabrics put before an address
+  const bareAddress = (one) => one.address.slice(one.address.lastIndexOf("/") + 1);
 
   const make = (tag, content, className) => {
     const node = document.createElement(tag);
@@ -90,7 +71,7 @@
       index, check, severity, fabric, message,
       title: guide[0], meaning: guide[1], advice: guide[2],
       server: textAt(columns.server[index]),
-      address: message < 0 ? "" : addressText(message, fabric),
+      address: message < 0 ? "" : addressText(message),
       seq: columns.seq[index],
       time: writeTime(columns.at[index]),
       detail: textAt(columns.detail[index]),
@@ -103,7 +84,7 @@
   const SHOWN_DETAILS = 3;
   let chosen = [];
   let rows = []; // lists of indices, one list a row
-  let leaf = 0;
+  let page = 0;
 
   const readFilters = () => Object.fromEntries(new FormData(byId("filters")));
 
@@ -121,23 +102,23 @@
     const titles = words
       ? data.checks.map(([check]) => (check + " " + (data.guides[check] || [""])[0]).toLowerCase().includes(words))
       : null;
-    const couldBeAddress = /^(wm:\/)?[0-9a-z]+$/.test(words);
+    const couldBeAddress = /^[0-9a-z:/]+$/.test(words);
     const withId = new Set(texts ? data.messages.of.filter((_, place) => texts[data.messages.id[place]]) : []);
-    const isNamed = (number, fabric) =>
+    const isNamed = (number) =>
       withId.has(number) ||
-      (couldBeAddress && (addressText(number, fabric).toLowerCase().includes(words) || hexOf(number).includes(words)));
+      (couldBeAddress && (addressText(number).toLowerCase().includes(words) || hexOf(number).includes(words)));
     chosen = [];
     for (let index = 0; index < total; index++) {
       if (!checks[columns.check[index]]) continue;
       if (filters.fabric && !fabrics[columns.fabric[index]]) continue;
       if (texts && !(
         titles[columns.check[index]] || texts[columns.detail[index]] || texts[columns.server[index]] ||
-        (columns.message[index] >= 0 && isNamed(columns.message[index], textAt(columns.fabric[index])))
+        (columns.message[index] >= 0 && isNamed(columns.message[index]))
       )) continue;
       chosen.push(index);
     }
     rows = filters.show ? chosen.map((index) => [index]) : [...groupBy(chosen, (index) => columns.cause[index]).values()];
-    leaf = 0;
+    page = 0;
     draw();
   };
 
@@ -148,7 +129,7 @@
     return node;
   };
 
-  // the name that the list shows, and the URI that other tools want
+  // the name shown in the list, and the URI that other tools need
   const serverInFull = ({ index, server }) => {
     const name = data.names[columns.server[index]];
     return !name || name.includes("…") || server.includes(name) ? server : `${name} (${server})`;
@@ -168,7 +149,7 @@
     return open;
   };
 
-  // which file it was stands in the trace
+  // without the sealed file, which the trace shows
   const briefDetail = (detail) => detail.replace(/^fabric=\S+\.parquet: /, "");
 
   const row = (index) => {
@@ -179,7 +160,7 @@
       make("td", [opener(one)]),
       make("td", "1", "number"),
       make("td", columns.server[index] < 0 ? one.fabric : where, "name"),
-      make("td", [make("code", one.address.replace("wm:/", "").slice(0, 12))]),
+      make("td", [make("code", bareAddress(one).slice(0, 12))]),
       make("td", one.time, "time"),
       make("td", breakable(briefDetail(one.detail)), "detail"),
     ]);
@@ -242,7 +223,7 @@
         const all = make("td", [button(`All ${indices.length.toLocaleString("en")} of them`, "link", () => {
           byId("filters").elements.show.value = "each";
           rows = indices.map((index) => [index]);
-          leaf = 0;
+          page = 0;
           draw();
         })]);
         all.colSpan = line.children.length;
@@ -254,12 +235,12 @@
   };
 
   const draw = () => {
-    const leaves = Math.max(Math.ceil(rows.length / LEAF), 1);
-    leaf = Math.min(Math.max(leaf, 0), leaves - 1);
-    byId("list").tBodies[0].replaceChildren(...rows.slice(leaf * LEAF, (leaf + 1) * LEAF).flatMap(causeRow));
-    byId("leaf").textContent = `page ${(leaf + 1).toLocaleString("en")} of ${leaves.toLocaleString("en")}`;
-    byId("previous").disabled = leaf === 0;
-    byId("next").disabled = leaf === leaves - 1;
+    const pages = Math.max(Math.ceil(rows.length / PAGE_ROWS), 1);
+    page = Math.min(Math.max(page, 0), pages - 1);
+    byId("list").tBodies[0].replaceChildren(...rows.slice(page * PAGE_ROWS, (page + 1) * PAGE_ROWS).flatMap(causeRow));
+    byId("page").textContent = `page ${(page + 1).toLocaleString("en")} of ${pages.toLocaleString("en")}`;
+    byId("previous").disabled = page === 0;
+    byId("next").disabled = page === pages - 1;
     const count = `${chosen.length.toLocaleString("en")} of ${data.total.toLocaleString("en")} findings`;
     const causes = rows.length < chosen.length ? `${count}, ${rows.length.toLocaleString("en")} causes` : count;
     byId("found").textContent =
@@ -267,7 +248,7 @@
   };
 
   const turn = (step) => {
-    leaf += step;
+    page += step;
     draw();
     byId("filters").scrollIntoView({ block: "start" });
   };
@@ -306,7 +287,7 @@
     return make("p", [make("code", text), copy], "command");
   };
 
-  // the receipt that the page holds of a message, as a file; the bytes must be just these, or it would not verify
+  // the receipt of a message, if the page contains it, as a file with exactly these bytes
   let offered = null;
   const receiptOf = (one) => {
     if (offered) URL.revokeObjectURL(offered);
@@ -318,7 +299,7 @@
       return without < 0 ? [build] : [make("p", "No receipt: " + data.receipts.reason[without], "quiet"), build];
     }
     const text = data.receipts.text[place];
-    const name = `${one.address.replace("wm:/", "").slice(0, 16)}.receipt`;
+    const name = `${bareAddress(one).slice(0, 16)}.receipt`;
     const save = make("a", "Download the receipt", "copy");
     const file = new Blob([text], { type: "application/json" });
     offered = URL.createObjectURL(file);
@@ -326,7 +307,7 @@
     save.download = name;
     const size = file.size.toLocaleString("en");
     return [
-      make("p", [save, make("span", `${size} bytes; proves what happened to this message, offline and to anybody`, "quiet")], "command"),
+      make("p", [save, make("span", `${size} bytes; proves what happened to this message, offline and to anyone`, "quiet")], "command"),
       command(`dovetail receipt verify ${name} --trust KEYS`),
     ];
   };
@@ -442,7 +423,7 @@
     try {
       localStorage.setItem("dovetail-theme", theme);
     } catch {
-      // a page opened from a file may have no storage; the choice then lasts as long as the page
+      // a page opened from a file may have no storage: the choice is then not remembered
     }
   };
 
