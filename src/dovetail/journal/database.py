@@ -133,7 +133,7 @@ def check_format(connection: Connection, path: Path) -> None:
     if version != FORMAT:
         raise JournalError(
             f"{path} has journal format {version}, expected {FORMAT}: read and seal it with the version that wrote "
-            "it, and let this one begin a new file"
+            "it, and begin a new file under a new name of the server"
         )
 
 
