@@ -21,8 +21,8 @@ test-python: setup ## all tests but the soak without the native code
 unit: setup ## the quick tests: under 30 s
 	@$(PYTEST) -n auto --dist worksteal -m "not system and not soak and not spark and not exhaustive"
 
-lint: setup ## style and likely mistakes
-	@$(VENV)/bin/python tools/check.py lint format
+lint: setup ## style and likely mistakes, of Python and of the native code
+	@$(VENV)/bin/python tools/check.py lint format rustfmt clippy
 
 types: setup ## the type checker, strict
 	@$(VENV)/bin/python tools/check.py types

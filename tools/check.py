@@ -6,9 +6,11 @@ the tests, which often wait, and what it prints is shown after them.
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -37,6 +39,8 @@ class Part:
     """Whether it runs while the others do."""
     environment: tuple[tuple[str, str], ...] = ()
     tells_left_out: bool = False
+    is_cargo: bool = False
+    """Whether it is a command of cargo, for `native/`; left out where cargo lacks it or set-up did not build that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +67,20 @@ PARTS = (
         command=("mypy",),
         result=re.compile(r"(no issues found in .*|Found \d+ errors? .*)"),
         is_beside=True,
+    ),
+    Part(
+        name="rustfmt",
+        command=("fmt", "--check", "--", "--verbose"),
+        result=re.compile(r"^(Diff in .*|Spent .*)$", re.MULTILINE),
+        is_cargo=True,
+    ),
+    Part(
+        name="clippy",
+        command=("clippy", "--release", "--locked", "--target-dir", "../build/native", "--", "-D", "warnings"),
+        result=re.compile(r"^ *(error: could not .*|Finished .*)$", re.MULTILINE),
+        is_beside=True,
+        environment=(("PYO3_PYTHON", sys.executable),),
+        is_cargo=True,
     ),
     # four workers, since the long tests wait more than they work; how files are dealt out: tests/conftest.py
     Part(
@@ -105,6 +123,8 @@ def main(names: list[str]) -> int:
 
 def run(part: Part, shown: BinaryIO) -> Outcome:
     """Runs one part, showing what it prints."""
+    if part.is_cargo and (why := why_without(f"cargo-{part.command[0]}")):
+        return Outcome(name=part.name, passed=True, summary="nothing done", left_out=(why,))
     shown.write(f"--- {' '.join(part.command)}\n".encode())
     shown.flush()
     started = time.monotonic()
@@ -115,8 +135,8 @@ def run(part: Part, shown: BinaryIO) -> Outcome:
     environment.update(part.environment)
     printed = bytearray()
     with subprocess.Popen(
-        [sys.executable, "-m", *part.command],
-        cwd=ROOT,
+        [*(("cargo",) if part.is_cargo else (sys.executable, "-m")), *part.command],
+        cwd=ROOT / "native" if part.is_cargo else ROOT,
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -136,6 +156,14 @@ def run(part: Part, shown: BinaryIO) -> Outcome:
         summary=f"{summary} ({time.monotonic() - started:.1f} s)",
         left_out=tuple(left_out(summary, text)) if part.tells_left_out else (),
     )
+
+
+def why_without(program: str) -> str | None:
+    """Why a command of cargo cannot be used here; None if it can."""
+    if shutil.which(program) is None:
+        return f"{program} is not installed"
+    # without the module, what it depends on may never have been downloaded
+    return None if importlib.util.find_spec("dovetail_fast") else "native/ is not built"
 
 
 def left_out(summary: str, text: str) -> list[str]:

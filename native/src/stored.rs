@@ -268,7 +268,8 @@ impl HopHasher {
             let words = match known {
                 Some(place) => &words_met[place].2,
                 None => {
-                    let text = self.words(run).ok_or_else(|| format!("hop {seq} has a stage or reason that is unknown"))?;
+                    let text =
+                        self.words(run).ok_or_else(|| format!("hop {seq} has a stage or reason that is unknown"))?;
                     words_met.push((run.stage, run.reason, text));
                     &words_met[words_met.len() - 1].2
                 }
@@ -416,11 +417,7 @@ fn to_list<'py>(py: Python<'py>, ids: &[i128]) -> PyResult<Bound<'py, PyList>> {
 
 /// See `survey_messages` in `src/dovetail/journal/stored.py`.
 #[pyfunction]
-pub fn survey_messages<'py>(
-    py: Python<'py>,
-    rows: &[u8],
-    templates: Vec<Py<Template>>,
-) -> PyResult<Bound<'py, PyAny>> {
+pub fn survey_messages<'py>(py: Python<'py>, rows: &[u8], templates: Vec<Py<Template>>) -> PyResult<Bound<'py, PyAny>> {
     let (messages, states, unread) = py.detach(|| survey(rows, &templates)).map_err(refuse)?;
     let addresses = PyList::new(py, messages.iter().map(|message| PyBytes::new(py, &message.address)))?;
     let earliest = messages.iter().filter_map(|message| message.expires_us).min();

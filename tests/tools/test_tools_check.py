@@ -56,6 +56,8 @@ def test_what_was_left_out_is_told_with_the_reason(check):
         ("lint", "All checks passed!", "All checks passed!"),
         ("format", "36 files already formatted", "36 files already formatted"),
         ("types", "Success: no issues found in 22 source files", "no issues found in 22 source files"),
+        ("rustfmt", "Spent 0.1 secs in the formatting phase", "Spent 0.1 secs in the formatting phase"),
+        ("clippy", "    Finished `release` profile [optimized]", "Finished `release` profile [optimized]"),
         ("tests", "209 passed in 3.87s", "209 passed"),
         ("tests", "209 passed in 101.87s (0:01:41)", "209 passed"),
     ],
@@ -71,6 +73,8 @@ def test_a_part_that_passed_is_told_in_the_words_of_the_tool(run, name, printed,
     [
         ("lint", "Found 2 errors.", "Found 2 errors."),
         ("types", "Found 1 error in 1 file (checked 3 source files)", "Found 1 error in 1 file"),
+        ("rustfmt", "Spent 0.1 secs\nDiff in /native/src/lib.rs:8:", "Diff in /native/src/lib.rs:8:"),
+        ("clippy", "error: could not compile `dovetail-fast`", "error: could not compile `dovetail-fast`"),
         ("tests", "1 failed, 2 passed in 1.0s", "1 failed, 2 passed"),
         ("tests", "segmentation fault", "said nothing of its result, exit 3"),
     ],
@@ -130,3 +134,17 @@ def test_a_part_runs_in_its_environment(check, monkeypatch, capfdbinary):
     monkeypatch.setattr(check, "PARTS", (part,))
     assert check.main([]) == 0
     assert b"passed  python  python" in capfdbinary.readouterr().out
+
+
+def test_the_native_code_is_checked_where_cargo_and_what_it_needs_are_there(check, monkeypatch, tmp_path):
+    (part,) = (part for part in check.PARTS if part.name == "rustfmt")
+    for name in ("cargo", "cargo-fmt"):
+        (tmp_path / name).write_text("#!/bin/sh\necho Spent $PWD $*\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(check.importlib.util, "find_spec", lambda name: object())
+    assert check.run(part, io.BytesIO()).summary.startswith(f"Spent {ROOT / 'native'} fmt --check -- --verbose")
+    monkeypatch.setattr(check.importlib.util, "find_spec", lambda name: None)
+    assert check.run(part, io.BytesIO()).left_out == ("native/ is not built",)
+    (tmp_path / "cargo-fmt").unlink()
+    assert check.run(part, io.BytesIO()).left_out == ("cargo-fmt is not installed",)
