@@ -209,37 +209,11 @@ def test_long_cells_are_shortened_in_the_middle():
     assert min(fit_widths([64, 64, 64], 10)) == 8
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_prints_a_script(dovetail, shell):
-    ran = dovetail("completion", shell)
-    assert (ran.code, "_DOVETAIL_COMPLETE" in ran.out) == (0, True)
-
-
 def run_process(*words: object, **more: object) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")} | more.pop("env", {})
     return subprocess.run(
         [sys.executable, "-m", "dovetail", *map(str, words)], capture_output=True, text=True, env=environment, **more
     )
-
-
-@pytest.mark.system
-def test_a_shell_is_told_how_a_word_goes_on():
-    asked = {"_DOVETAIL_COMPLETE": "complete_bash", "COMP_WORDS": "dovetail rec", "COMP_CWORD": "1"}
-    assert run_process(env=asked).stdout.split() == ["receipt"]
-    asked |= {"COMP_WORDS": "dovetail receipt sh", "COMP_CWORD": "2"}
-    assert run_process(env=asked).stdout.split() == ["show"]
-
-
-@pytest.mark.system
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_names_of_contexts_are_completed(dovetail, shell):
-    for name in ("home", "harbour", "away"):
-        assert dovetail("context", "save", name).code == 0
-    for line in ("dovetail context use h", "dovetail pcp send --context h"):
-        asked = {"_DOVETAIL_COMPLETE": f"complete_{shell}", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
-        asked |= {"_TYPER_COMPLETE_ARGS": line, "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
-        said = run_process(env=asked).stdout
-        assert ("home" in said, "harbour" in said, "away" in said) == (True, True, False)
 
 
 @contextlib.contextmanager

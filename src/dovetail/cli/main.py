@@ -34,8 +34,10 @@ from dovetail.cli.metavars import name_values
 
 if TYPE_CHECKING:
     from typer._click import Command, Context, HelpFormatter
+    from typer._click.shell_completion import CompletionItem
 
 COMPLETE_VARIABLE = "_DOVETAIL_COMPLETE"
+"""A shell that wants to know how a line goes on sets it to its name; the line is the only argument."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +113,20 @@ class LazyGroup(TyperGroup):
                 return load_noun(noun)
         return self.commands.get(cmd_name)
 
-    def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:  # noqa: ARG002
+    def _rows(self) -> list[tuple[str, str]]:
         rows = {noun.name: noun.help for noun in NOUNS}
         rows |= {name: command.get_short_help_str(limit=80) for name, command in self.commands.items()}
+        return sorted(rows.items())
+
+    def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
-            formatter.write_dl(sorted(rows.items()))
+            formatter.write_dl(self._rows())
+
+    def shell_complete(self, ctx: Context, incomplete: str) -> list[CompletionItem]:
+        from typer._click.shell_completion import CompletionItem
+
+        found = [CompletionItem(name, help=said) for name, said in self._rows() if name.startswith(incomplete)]
+        return [*found, *super(TyperGroup, self).shell_complete(ctx, incomplete)]
 
     def resolve_command(self, ctx: Context, args: list[str]) -> tuple[str | None, Command | None, list[str]]:
         command = self.get_command(ctx, args[0])
@@ -240,13 +251,13 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 def answer_completion(command: Command) -> bool:
     """Answer a shell's request for completions; True if there was one."""
-    if COMPLETE_VARIABLE not in os.environ:
+    shell = os.environ.get(COMPLETE_VARIABLE)
+    if shell is None or len(sys.argv) != 2:
         return False
-    from typer._completion_classes import completion_init
-    from typer.completion import shell_complete
+    from dovetail.cli.completion import answer
 
-    completion_init()
-    shell_complete(command, {}, "dovetail", COMPLETE_VARIABLE, os.environ[COMPLETE_VARIABLE])
+    for candidate in answer(command, shell, sys.argv[1]):
+        sys.stdout.write(f"{candidate}\n")
     return True
 
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -71,7 +71,10 @@ def serve(
         str | None, typer.Option(metavar="FILE", help="Path of the journal.", show_default=False)
     ] = None,
     durability: Annotated[
-        str | None, typer.Option(metavar="relaxed|full", help="relaxed or full.", show_default=False)
+        Literal["full", "relaxed"] | None,
+        typer.Option(
+            metavar="full|relaxed", help="full: journaled before acknowledged; relaxed: soon after.", show_default=False
+        ),
     ] = None,
     metrics_port: Annotated[
         int | None, typer.Option(metavar="PORT", help="Port of /metrics and /healthz.", show_default=False)
@@ -317,7 +320,10 @@ def trace(
 @app.command()
 def decode(
     hex_frames: Annotated[list[str] | None, typer.Argument(metavar="HEX", help="Frames in hex; or stdin.")] = None,
-    layer: Annotated[str, typer.Option(metavar="v1|v2|auto", help="v1, v2 or auto (by the first byte).")] = "auto",
+    layer: Annotated[
+        Literal["v1", "v2", "auto"],
+        typer.Option(metavar="v1|v2|auto", help="Version of the frames; auto: by the first byte."),
+    ] = "auto",
     now: Annotated[
         int | None, typer.Option(metavar="MS", help="Unix milliseconds; expiry is judged at this time.")
     ] = None,
@@ -326,8 +332,6 @@ def decode(
     """Explain captured frames: their fields, or the class and detail of the error."""
     from dovetail.pcp.fabric import FABRIC
 
-    if layer not in {"auto", "v1", "v2"}:
-        raise UsageError(f"layer {layer!r}, expected auto, v1 or v2")
     for text in hex_frames or stdin_lines(_MAX_LINE_CHARS):
         if not text:
             continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Peers that keep one DAG of messages complete over UDP.", no_args_is_help=True)
 
-LAYERS = ("uep12", "uep10", "uep7", "uep6")
 MAX_LINE_CHARS = 2 * 65_536
 
 
@@ -57,7 +56,8 @@ def serve(
         list[str] | None, typer.Option(metavar="HOST:PORT", help="Endpoint of a bootstrap peer; repeatable.")
     ] = None,
     durability: Annotated[
-        str, typer.Option(metavar="full|relaxed", help="full: journaled before relayed; relaxed: soon after.")
+        Literal["full", "relaxed"],
+        typer.Option(metavar="full|relaxed", help="full: journaled before relayed; relaxed: soon after."),
     ] = "full",
     metrics: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Address and port for /metrics and /healthz.")
@@ -76,15 +76,12 @@ def serve(
 
     from dovetail.cli.output import print_json
     from dovetail.journal.journal import JournalOptions
-    from dovetail.model.errors import UsageError
     from dovetail.runtime.swarm_node import SwarmNode
     from dovetail.runtime.swarm_serve import serve_peer
     from dovetail.runtime.swarm_settings import load_swarm_settings
     from dovetail.runtime.swarm_udp import parse_endpoint
 
-    if durability not in ("full", "relaxed"):
-        raise UsageError(f"durability {durability!r}, expected full or relaxed")
-    options = JournalOptions(durability="full" if durability == "full" else "relaxed")
+    options = JournalOptions(durability=durability)
 
     async def run() -> None:
         node = SwarmNode(
@@ -253,7 +250,7 @@ def decode(
         list[str] | None, typer.Argument(metavar="HEX", help="Bytes in hex; or one per line on stdin.")
     ] = None,
     layer: Annotated[
-        str,
+        Literal["uep12", "uep10", "uep7", "uep6"],
         typer.Option(metavar="uep12|uep10|uep7|uep6", help="Outermost layer of the bytes: uep12, uep10, uep7 or uep6."),
     ] = "uep12",
     now: Annotated[
@@ -273,12 +270,9 @@ def decode(
     import sys
 
     from dovetail.cli.stdin import stdin_lines
-    from dovetail.model.errors import UsageError
     from dovetail.swarm.content import ContentRules
 
     del as_json
-    if layer not in LAYERS:
-        raise UsageError(f"layer {layer!r}, expected one of {', '.join(LAYERS)}")
     rules = ContentRules(epoch_ms=epoch_ms, max_ttl_epochs=max_ttl)
     if target is not None:
         rules = ContentRules(epoch_ms=epoch_ms, max_ttl_epochs=max_ttl, pow_target=_parse_target(target))
