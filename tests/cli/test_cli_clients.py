@@ -1,6 +1,7 @@
 """Commands that talk to servers: what they print, how they end, contexts, and `dev`."""
 
 import contextlib
+import fcntl
 import json
 import os
 import re
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import dovetail as api
-from dovetail.cli.client_options import parse_duration
+from dovetail.cli.client_options import BrokerOptions, parse_duration
 from dovetail.cli.main import SERVERS, is_among
 from dovetail.cli.output import fit_widths, shorten
 from dovetail.keys.signing import create_signing_key
@@ -151,6 +152,59 @@ def test_contexts(dovetail, site, monkeypatch, tmp_path):
     ran = dovetail("context", "check", "b")
     assert (ran.code, ran.err) == (3, f"trust: {tmp_path / 'keys'} does not exist\n")
     assert (tmp_path / "config" / "contexts" / "a.toml").stat().st_mode & 0o077 == 0
+
+
+@contextlib.contextmanager
+def listening(*words: str):
+    """`pcp listen` in another terminal."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, "-m", "dovetail", "pcp", "listen", "--count", "1", *words]
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert " listens at " in process.stderr.readline()
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.system
+def test_a_listener_is_not_disturbed_by_commands_of_its_context(dovetail, site, config_directory):
+    """They say which option makes them work, and then do."""
+    you = "pcp://you/agent"
+    dovetail("context", "save", "a", "--url", site.url, "--as", you)
+    dovetail("context", "use", "a")
+    with listening() as process:
+        for words in (("send", you, "1"), ("send", you, "1", "--reply"), ("inventory",), ("listen",)):
+            ran = dovetail("pcp", *words)
+            assert (ran.code, ran.out, ran.err.count("\n")) == (1, "", 1)
+            assert ran.err.endswith("give this one an identity of its own: --as pcp://you-2/agent\n")
+        assert dovetail("pcp", "send", you, "2", "--as", "pcp://you-2/agent").code == 0
+        said, troubles = process.communicate(timeout=60)
+    assert (json.loads(said)["data"], json.loads(said)["sender"], troubles) == (2, "pcp://you-2/agent", "")
+    assert sorted(path.name for path in (config_directory / "contexts").iterdir()) == ["a.toml", "current"]
+    assert dovetail("pcp", "inventory").code == 0
+
+
+@pytest.mark.system
+def test_a_listener_that_was_killed_is_in_nobodys_way(dovetail, site):
+    dovetail("context", "save", "a", "--url", site.url, "--as", "pcp://you/agent")
+    with listening("--context", "a"):
+        pass
+    assert dovetail("pcp", "inventory", "--context", "a").code == 0
+
+
+def test_a_certificate_fixes_the_name_of_an_identity(dovetail, config_directory):
+    url = "wss://127.0.0.1:1/pcp"
+    dovetail("context", "save", "a", "--url", url, "--as", "pcp://you/agent")
+    dovetail("context", "use", "a")
+    with (config_directory / "contexts" / "a.listening").open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(api.DovetailError, match="--as pcp://you/agent-2"), BrokerOptions().turn():
+            pass
+    with BrokerOptions(url="wss://127.0.0.1:2/pcp").turn(), BrokerOptions().turn():
+        pass
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, Concatenate, Literal, Para
 
 import typer
 
-from dovetail.model.errors import UsageError
+from dovetail.model.errors import ResourceBusy, UsageError
 
 if TYPE_CHECKING:
     from dovetail.api.contexts import Context
@@ -181,14 +181,75 @@ class BrokerOptions:
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
-        """Connect after other short commands with the identity of the same context: a broker keeps the later of two."""
-        from dovetail.api.contexts import context_file
+        """Connect after other short commands with the same identity, since a broker keeps only the later of two.
 
-        path = None if self.identity else context_file(_CHOSEN.get())
+        Raises ResourceBusy next to a command that `stay`s.
+        """
+        path = self._shared_context()
         with contextlib.ExitStack() as stack:
             if path is not None:
                 _await_lock(stack.enter_context(path.open("rb")))
+                listening = _listening(path)
+                if listening.exists() and not _try_lock(stack.enter_context(listening.open("rb"))):
+                    raise self._is_busy()
             yield
+
+    @contextlib.contextmanager
+    def stay(self) -> Iterator[None]:
+        """Connect until the command ends; others with the same identity are refused meanwhile, instead of this one."""
+        path = self._shared_context()
+        with contextlib.ExitStack() as stack:
+            if path is not None:
+                with path.open("rb") as turn:
+                    _await_lock(turn)
+                    listening = _listening(path)
+                    if not _try_lock(stack.enter_context(listening.open("wb"))):
+                        raise self._is_busy()
+                    stack.callback(listening.unlink, missing_ok=True)
+            yield
+
+    def _shared_context(self) -> Path | None:
+        """The file of the context that gives this command its broker and its identity; None if there is none."""
+        from dovetail.api.contexts import context_file
+
+        known = read_context()
+        is_shared = self.identity in (None, known.identity) and self.url in (None, known.url)
+        return context_file(_CHOSEN.get()) if is_shared else None
+
+    def _is_busy(self) -> ResourceBusy:
+        from dovetail.pcp.uri import client_uri, parse_uri
+
+        known = read_context()
+        uri = parse_uri(str(known.identity))
+        # a certificate fixes the name
+        is_certified = str(known.url).startswith("wss:")
+        other = (
+            client_uri(uri.name, f"{uri.client_type}-2")
+            if is_certified
+            else client_uri(f"{uri.name}-2", uri.client_type)
+        )
+        return ResourceBusy(
+            f"{known.identity} is listening in another command of this context; "
+            f"give this one an identity of its own: --as {other}"
+        )
+
+
+def _listening(path: Path) -> Path:
+    """The file that is locked while a command listens with the identity of a context."""
+    return path.with_suffix(".listening")
+
+
+def _try_lock(file: IO[bytes]) -> bool:
+    """Lock a file until it is closed; False if another has locked it. True also where locks do not exist."""
+    import fcntl
+
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _await_lock(file: IO[bytes]) -> None:
@@ -198,16 +259,12 @@ def _await_lock(file: IO[bytes]) -> None:
 
     from dovetail.cli.output import say
 
-    try:
-        for _ in range(_TRIES):
-            with contextlib.suppress(BlockingIOError):
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            time.sleep(_TRY_S)
-        say("dovetail: waiting for another command of this context; --as gives this one a name of its own")
-        fcntl.flock(file, fcntl.LOCK_EX)
-    except OSError:
-        return  # a file system without locks
+    for _ in range(_TRIES):
+        if _try_lock(file):
+            return
+        time.sleep(_TRY_S)
+    say("dovetail: waiting for another command of this context; --as gives this one an identity of its own")
+    fcntl.flock(file, fcntl.LOCK_EX)
 
 
 def takes(options: type[T]) -> Callable[[Callable[Concatenate[T, P], None]], Callable[..., None]]:

@@ -134,7 +134,7 @@ def send(
     """Send one message; print its address, its outcome and its recipients.
 
     Exits with 3 if it was not accepted, or if no reply came in its lifetime.
-    Commands with the identity of one context take turns; to run next to `listen`, give `--as`.
+    Commands with the identity of one context take turns; next to `listen`, give one of them another: `--as`.
     """
     del report  # the recipients are always printed
     message_type, targets, text = _read_message(target, words or [], to or [], message_type, data)
@@ -216,7 +216,8 @@ def listen(
                 if left == 0:
                     return
 
-    asyncio.run(work())
+    with broker.stay():
+        asyncio.run(work())
 
 
 @app.command()
@@ -249,10 +250,7 @@ def inventory(
                 print_json({"client": uri, "change": 1 if is_here else -1})
                 sys.stdout.flush()
 
-    if follow:
-        asyncio.run(work())
-        return
-    with broker.turn():
+    with broker.stay() if follow else broker.turn():
         asyncio.run(work())
 
 
