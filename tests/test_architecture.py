@@ -9,14 +9,21 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-IMPURE = {
-    *("asyncio", "logging", "multiprocessing", "os", "pathlib", "random", "secrets", "select", "socket"),
-    *("sqlite3", "ssl", "subprocess", "tempfile", "threading", "time", "urllib"),
+PURE_IMPORTS = {
+    *("__future__", "base64", "binascii", "bisect", "collections", "contextlib", "dataclasses", "datetime", "enum"),
+    *("functools", "hashlib", "heapq", "io", "ipaddress", "itertools", "math", "operator", "re", "struct", "types"),
+    *("typing", "uuid", "_typeshed", "cryptography", "msgspec", "pyoxigraph", "dovetail"),
 }
-"""What a core must not import: clocks, files, sockets, threads, processes, randomness."""
+"""All that a core may import: no clocks, files, sockets, threads, processes or randomness."""
+PURE_EXCEPTIONS = {"dovetail.swarm.pow_llvm": {"ctypes", "llvmlite"}}
+IMPURE_NAMES = {"open", "input", "print", "exec", "eval", "import_module", "__import__"}
+IMPURE_ATTRIBUTES = {"now", "utcnow", "today", "uuid1", "uuid4", "generate"}
+"""Impure calls of modules that a core may import."""
 
-GENERAL = ("journal", "lake", "receipt", "audit", "report", "dashboard")
+GENERAL = ("keys", "tlog", "journal", "lake", "receipt", "otel", "audit", "report", "dashboard")
 """Packages that know fabrics only through the registry; the audit has one module for each in `audit.fabrics`."""
+FABRIC_NAME = re.compile(r"(?:pcp|won|wm)(?::/.*)?|swarm://.*", re.DOTALL)
+"""A string that is the name of a fabric or a URI of one. `swarm` alone is also a column of the audit's tables."""
 PURE = ("model", "tlog", "pcp", "won", "swarm")
 MAX_LINES = 500
 
@@ -32,6 +39,7 @@ def load_tool():
 graph = load_tool()
 FABRICS = ("pcp", "won", "swarm")
 MODULES = graph.modules()
+IMPORTS = {name: set(graph.imports_of(name, path, MODULES)) for name, path in MODULES.items()}
 GRAPH = graph.module_graph()
 STATIC = [
     file for file in (ROOT / "src" / "dovetail").rglob("static/*") if file.suffix in (".js", ".css", ".html", ".svg")
@@ -58,24 +66,115 @@ def test_no_module_imports_itself_in_a_circle():
     assert graph.find_cycles(GRAPH) == []
 
 
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_are_of_modules_that_exist(module):
+    """Neither old paths nor the lazy public names, behind which any package may be."""
+    unknown = {name for name in IMPORTS[module] if name.partition(".")[0] == "dovetail"} - MODULES.keys()
+    tree = ast.parse(MODULES[module].read_text())
+    public = {
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module == "dovetail"
+        for alias in node.names
+    }
+    whole = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    assert not unknown
+    assert {f"dovetail.{name}" for name in public - {"__version__"}} <= MODULES.keys()
+    assert not {name for name in whole if name.partition(".")[0] == "dovetail"}
+
+
+def test_modules_are_imported_by_variable_names_in_few_places():
+    dynamic = {
+        name
+        for name, path in MODULES.items()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if graph.is_import(node) and not (node.args and isinstance(node.args[0], ast.Constant))
+    }
+    assert dynamic == {
+        "dovetail",
+        "dovetail._moved",
+        "dovetail.cli.main",
+        "dovetail.fabrics",
+        "dovetail.sim.scenario",
+    }
+
+
 @pytest.mark.parametrize("module", [name for name in MODULES if graph.package_of(name) in PURE])
 def test_cores_are_pure(module):
-    tree = ast.parse(MODULES[module].read_text())
-    imported = {name.partition(".")[0] for name in graph.imports_of(MODULES[module], MODULES)}
-    assert not imported & IMPURE
-    assert not any(isinstance(node, ast.Await | ast.AsyncFunctionDef) for node in ast.walk(tree))
+    assert impurities(module, MODULES[module]) == []
+
+
+def impurities(module, path):
+    """What a module of a core imports, calls or defines that a core must not."""
+    imported = {name.partition(".")[0] for name in graph.imports_of(module, path, MODULES)}
+    found = sorted(imported - PURE_IMPORTS - PURE_EXCEPTIONS.get(module, set()))
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Await | ast.AsyncFunctionDef):
+            found.append("await")
+        elif isinstance(node, ast.Name) and node.id in IMPURE_NAMES:
+            found.append(node.id)
+        elif isinstance(node, ast.Attribute) and (
+            node.attr in IMPURE_ATTRIBUTES or ast.unparse(node) in ("io.open", "io.FileIO")
+        ):
+            found.append(ast.unparse(node))
+        elif isinstance(node, ast.ImportFrom):
+            found += [alias.name for alias in node.names if alias.name in IMPURE_NAMES | IMPURE_ATTRIBUTES]
+    return found
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("import time", "import random", "from os import path", "import socket", "def f():\n    import asyncio"),
+        *("if TYPE_CHECKING:\n    import logging", "import_module('time')", "import numpy", "async def f(): ..."),
+        *("datetime.now(UTC)", "make = uuid.uuid4", "from uuid import uuid4", "open('x')", "io.open('x')", "print(1)"),
+        *("Ed25519PrivateKey.generate()", "from ctypes import CDLL", "from concurrent import futures"),
+    ],
+)
+def test_impurity_is_found(line, tmp_path):
+    path = tmp_path / "core.py"
+    path.write_text(line)
+    assert impurities("dovetail.pcp.core", path)
 
 
 @pytest.mark.parametrize(
     "module",
-    [name for name in MODULES if graph.package_of(name) in GENERAL and not name.startswith("dovetail.audit.fabrics.")],
+    [name for name in MODULES if graph.package_of(name) in GENERAL and not name.startswith("dovetail.audit.fabrics")],
 )
 def test_only_the_registry_names_fabrics(module):
-    cores = tuple(f"dovetail.{name}." for name in FABRICS)
-    names = [name for name in graph.imports_of(MODULES[module], MODULES) if name.startswith(cores)]
-    tree = ast.parse(MODULES[module].read_text())
-    names += [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and node.value in ("pcp", "won")]
-    assert not names
+    assert fabrics_named_by(module, MODULES[module]) == []
+
+
+def fabrics_named_by(module, path):
+    """Imports of cores, strings, comparisons and identifiers by which a module knows a fabric."""
+    found = [name for name in graph.imports_of(module, path, MODULES) if graph.package_of(name) in FABRICS]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and FABRIC_NAME.fullmatch(node.value):
+            found.append(node.value)
+        elif isinstance(node, ast.Compare | ast.MatchValue):
+            sides = [node.value] if isinstance(node, ast.MatchValue) else [node.left, *node.comparators]
+            parts = [part for side in sides for part in getattr(side, "elts", [side])]
+            found += [part.value for part in parts if isinstance(part, ast.Constant) and part.value in FABRICS]
+        elif isinstance(node, ast.Name | ast.Attribute | ast.arg | ast.keyword | ast.FunctionDef | ast.ClassDef):
+            name = next(getattr(node, field) for field in ("id", "attr", "arg", "name") if hasattr(node, field)) or ""
+            found += [name] if {"pcp", "won", "wm"} & set(name.lower().split("_")) else []
+    return found
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("import dovetail.pcp.broker", "from dovetail.pcp import broker", "from dovetail import swarm"),
+        *("def f():\n    from dovetail.won import node", "from ..swarm import dag", "from ..swarm.dag import Dag"),
+        *("import_module('dovetail.won.node')", "x = 'pcp'", "x = fabric == 'swarm'", "x = y in ('a', 'swarm')"),
+        *("match x:\n    case 'swarm': ...", "x = {'won': 1}", "x = dict(won=1)", "uri.startswith('wm:/')"),
+        *("uri.startswith('pcp://')", "WON_URI = 1", "def read_pcp(): ..."),
+    ],
+)
+def test_the_name_of_a_fabric_is_found(line, tmp_path):
+    path = tmp_path / "page.py"
+    path.write_text(line)
+    assert fabrics_named_by("dovetail.lake.page", path)
 
 
 @pytest.mark.parametrize("file", STATIC, ids=lambda file: file.name)
@@ -84,12 +183,38 @@ def test_pages_name_no_fabric(file):
 
 
 def test_pyspark_is_imported_by_the_audit_only():
-    users = {name for name, path in MODULES.items() if any(map(is_spark, graph.imports_of(path, MODULES)))}
-    assert {graph.package_of(name) for name in users} == {"audit"}
+    assert {graph.package_of(name) for name in users_of("pyspark", "py4j", "delta")} == {"audit"}
 
 
-def is_spark(name):
-    return name.partition(".")[0] == "pyspark"
+def users_of(*names):
+    return {
+        module for module, imported in IMPORTS.items() if {name.partition(".")[0] for name in imported} & set(names)
+    }
+
+
+def test_packages_keep_off_what_the_table_of_contributing_denies_them():
+    network = users_of("asyncio", "anyio", "http", "picows", "select", "selectors", "socket", "ssl", "uvicorn")
+    assert not {graph.package_of(name) for name in network} & {
+        "fabrics",
+        "keys",
+        "journal",
+        "lake",
+        "receipt",
+        "report",
+    }
+    clocks = users_of("asyncio", "datetime", "secrets", "socket", "threading", "time")
+    assert not {name for name in clocks if graph.package_of(name) == "sim"}
+    assert users_of_package("otel") == {"dovetail.cli.otel"}
+    assert users_of_package("demo") == {"dovetail.cli.demo"}
+    assert {graph.package_of(name) for name in users_of_package("api")} == {"sync", "cli"}
+
+
+def users_of_package(package):
+    return {
+        module
+        for module, imported in GRAPH.items()
+        if graph.package_of(module) != package and any(graph.package_of(name) == package for name in imported)
+    }
 
 
 @pytest.mark.parametrize("module", MODULES)

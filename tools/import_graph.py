@@ -8,6 +8,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TypeGuard
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src"
@@ -50,21 +51,42 @@ def modules() -> dict[str, Path]:
     return found
 
 
-def imports_of(path: Path, known: Mapping[str, Path]) -> Iterator[str]:
-    """The full names that a module imports, also inside functions and for types only."""
-    for node in ast.walk(ast.parse(path.read_text())):
+def imports_of(module: str, path: Path, known: Mapping[str, Path]) -> Iterator[str]:
+    """The full names that a module imports, also inside functions, for types only, relatively or by a call."""
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
+        elif isinstance(node, ast.ImportFrom):
+            source = _source_of(node, module, is_package=path.name == "__init__.py")
             for alias in node.names:
-                full = f"{node.module}.{alias.name}"
-                yield full if full in known else node.module
+                full = f"{source}.{alias.name}"
+                yield full if full in known else source
+        elif is_import(node) and node.args and isinstance(node.args[0], ast.Constant):
+            yield str(node.args[0].value)
+
+
+def is_import(node: ast.AST) -> TypeGuard[ast.Call]:
+    """True for a call that imports."""
+    return isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__"))
+
+
+def _source_of(node: ast.ImportFrom, module: str, *, is_package: bool) -> str:
+    """The full name of the module that an import statement takes names from."""
+    if not node.level:
+        return node.module or ""
+    parents = module.split(".")
+    kept = len(parents) - node.level + is_package
+    return ".".join([*parents[:kept], *filter(None, [node.module])])
 
 
 def module_graph() -> Graph:
-    """For every module the modules of the project that it imports."""
+    """For every module the modules of the project that it imports, but for the top one, whose version others take."""
     known = modules()
-    return {name: frozenset(known.keys() & set(imports_of(path, known))) for name, path in known.items()}
+    return {
+        name: frozenset(known.keys() & set(imports_of(name, path, known)) - {"dovetail"})
+        for name, path in known.items()
+    }
 
 
 def package_of(module: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from dovetail.cli.client_options import each_of, read_context
-from dovetail.model.address import WON_URI_PREFIX
+from dovetail.model.address import URI_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 def is_file(subject: str) -> bool:
     """True if this names a file, existing or not; addresses contain neither slash nor dot."""
-    return not subject.startswith(WON_URI_PREFIX) and (Path(subject).exists() or "/" in subject or "." in subject)
+    return not subject.startswith(URI_PREFIX) and (Path(subject).exists() or "/" in subject or "." in subject)
 
 
 def default_file(address: Address) -> Path | None:

@@ -48,7 +48,7 @@ from dovetail.dashboard.message_page import message_page
 from dovetail.dashboard.query import Query, parse_query
 from dovetail.dashboard.search import MIN_INDEXED_BYTES, Answer, search
 from dovetail.dashboard.site_sources import Damage
-from dovetail.model.address import WON_URI_PREFIX, Address, AddressPrefix, parse_address, parse_name
+from dovetail.model.address import URI_PREFIX, Address, AddressPrefix, parse_address, parse_name
 from dovetail.model.errors import DovetailError, UsageError
 from dovetail.receipt.build import build_receipt
 from dovetail.report.text import name_briefly, show
@@ -312,7 +312,7 @@ def _address_in(request: Request) -> Address | None:
 
 def _with_scheme(given: str) -> str:
     """A message in its address form: the path of a page cannot contain the slash of a URI."""
-    return f"{WON_URI_PREFIX}{given}" if given.startswith("Qm") else given
+    return f"{URI_PREFIX}{given}" if given.startswith("Qm") else given
 
 
 def _unknown_message(request: Request, damages: Sequence[Damage] = ()) -> Response:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 
 from dovetail.fabrics import fabric_named
-from dovetail.model.address import WON_URI_PREFIX, Address, parse_name
+from dovetail.model.address import URI_PREFIX, Address, parse_name
 from dovetail.model.errors import UsageError
 from dovetail.model.hop import Hop, Reason, Stage
 from dovetail.model.times import parse_time
@@ -144,7 +144,7 @@ def begins(address: Address, fabric: str, text: str) -> bool:
     if address.hex().startswith(text.lower()):
         return True
     shown = fabric_named(fabric).show_address(address)
-    return shown.removeprefix(WON_URI_PREFIX).startswith(text.removeprefix(WON_URI_PREFIX))
+    return shown.removeprefix(URI_PREFIX).startswith(text.removeprefix(URI_PREFIX))
 
 
 def fold(text: str) -> str:

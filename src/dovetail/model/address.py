@@ -20,7 +20,8 @@ Address = NewType("Address", bytes)
 ADDRESS_BYTES = 32
 NO_MESSAGE = Address(bytes(ADDRESS_BYTES))
 """The address in hops about the server itself rather than a message."""
-WON_URI_PREFIX = "wm:/"
+URI_PREFIX = "wm:/"
+"""What the URI form of an address begins with."""
 _MULTIHASH_SHA256 = b"\x12\x20"
 _BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 _BASE58_PAIRS = [a + b for a in _BASE58 for b in _BASE58]
@@ -57,7 +58,7 @@ def won_uri(address: Address) -> str:
     # 34 bytes that start with 0x12 have 46 digits: the last of the 24 pairs is padding
     pairs.pop()
     pairs.reverse()
-    return WON_URI_PREFIX + "".join(pairs)
+    return URI_PREFIX + "".join(pairs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +137,11 @@ def _distinguish(names: Sequence[str]) -> list[str]:
 
 def parse_prefix(text: str) -> AddressPrefix:
     """Parse a whole address or a prefix, from hex or `wm:/...`; ValueError says what is wrong."""
-    if text.startswith(WON_URI_PREFIX):
+    if text.startswith(URI_PREFIX):
         return _parse_won(text)
     lower, digits = text.lower(), 2 * ADDRESS_BYTES
     if not set(lower) <= set(_HEX):
-        raise ValueError(f"{text[:80]!r} is neither hex, a UUID nor a {WON_URI_PREFIX} URI")
+        raise ValueError(f"{text[:80]!r} is neither hex, a UUID nor a {URI_PREFIX} URI")
     if len(lower) > digits:
         raise ValueError(f"an address has {digits} hex digits, got {len(lower)}")
     low, high = (bytes.fromhex(lower.ljust(digits, edge)) for edge in "0f")
@@ -148,9 +149,9 @@ def parse_prefix(text: str) -> AddressPrefix:
 
 
 def _parse_won(text: str) -> AddressPrefix:
-    digits = text[len(WON_URI_PREFIX) :]
+    digits = text[len(URI_PREFIX) :]
     if len(digits) > _WON_DIGITS:
-        raise ValueError(f"a message URI has {_WON_DIGITS} characters behind {WON_URI_PREFIX}, got {len(digits)}")
+        raise ValueError(f"a message URI has {_WON_DIGITS} characters behind {URI_PREFIX}, got {len(digits)}")
     number = _base58_number(digits)
     width = 58 ** (_WON_DIGITS - len(digits))
     first = max(number * width - _MULTIHASH_HEAD, 0)
@@ -197,8 +198,8 @@ def _with_dashes(digits: str) -> str:
 
 def parse_address(text: str) -> Address:
     """Parse a whole address from hex or `wm:/Qm...`; ValueError says what is wrong."""
-    if text.startswith(WON_URI_PREFIX):
-        multihash = _base58_decode(text[len(WON_URI_PREFIX) :])
+    if text.startswith(URI_PREFIX):
+        multihash = _base58_decode(text[len(URI_PREFIX) :])
         if multihash[:2] != _MULTIHASH_SHA256 or len(multihash) != 2 + ADDRESS_BYTES:
             raise ValueError(f"{text!r} is not a SHA-256 message URI")
         return Address(multihash[2:])
@@ -210,14 +211,14 @@ def parse_address(text: str) -> Address:
 
 def parse_address_prefix(text: str) -> bytes:
     """Parse the leading whole bytes of an address from hex, or the whole address from `wm:/Qm...`."""
-    if text.startswith(WON_URI_PREFIX):
+    if text.startswith(URI_PREFIX):
         return parse_address(text)
     if len(text) > 2 * ADDRESS_BYTES:
         raise ValueError(f"an address has {2 * ADDRESS_BYTES} hex digits, got {len(text)}")
     try:
         return bytes.fromhex(text)
     except ValueError:
-        raise ValueError(f"{text[:80]!r} is neither hex nor a {WON_URI_PREFIX} URI") from None
+        raise ValueError(f"{text[:80]!r} is neither hex nor a {URI_PREFIX} URI") from None
 
 
 def _base58_decode(text: str) -> bytes:
@@ -238,4 +239,4 @@ def _base58_number(text: str) -> int:
     return number
 
 
-_WON_DIGITS = len(won_uri(Address(bytes(ADDRESS_BYTES)))) - len(WON_URI_PREFIX)
+_WON_DIGITS = len(won_uri(Address(bytes(ADDRESS_BYTES)))) - len(URI_PREFIX)
