@@ -10,6 +10,7 @@ import pytest
 
 from dashboard import dashboard_world as world
 from dashboard.asgi import ask
+from dovetail.audit.check_guides import guide_to
 from dovetail.dashboard.app import build_app
 from dovetail.dashboard.guard import Access, read_token
 from dovetail.dashboard.hub import Hub, Sources
@@ -19,7 +20,6 @@ from dovetail.model.address import NO_MESSAGE, address_of, won_uri
 from dovetail.model.errors import ConfigError
 from dovetail.model.hop import Observation, Reason, Stage
 from dovetail.receipt.verify import verify_receipt
-from dovetail.report.guide import guide_to
 from report.sample_tables import HOSTILE as HOSTILE_NAMES
 from report.sample_tables import World, small_world
 from report.sample_tables import address as address_in_sample

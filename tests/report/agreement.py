@@ -15,7 +15,7 @@ from dovetail.dashboard.audit import MAX_VERDICTS, Choice, read_findings, read_l
 from dovetail.dashboard.audit_page import audit_page
 from dovetail.model.address import Address
 from dovetail.model.outcome import FAILED
-from dovetail.report.guide import NOT_ARRIVED
+from dovetail.report.check_counts import NOT_ARRIVED
 from dovetail.report.headline import write_headline
 from dovetail.report.page import build_page, gather_content
 from dovetail.report.survey import take_numbers

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dovetail.report.guide import GUIDES
+from dovetail.audit.check_guides import GUIDES
 from tables_on_disk import SCHEMAS, write_tables
 
 BEGIN = dt.datetime(2026, 3, 1, 9, 0, tzinfo=dt.UTC)

@@ -1,7 +1,7 @@
 """The checks: what is a finding, as data. `docs/reference/checks.md` is generated from this list.
 
 A check applies to one table: a row for which `where` is true is a finding, and `detail` describes it. Both are Spark
-SQL over the columns of that table. All checks of a table run in one pass over it.
+SQL over the columns of that table. All checks of a table run in one pass over it. `check_guides` says what each means.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the conventional name
 
 from dovetail.audit import schemas
+from dovetail.audit.check_guides import guide_to
 from dovetail.audit.local_rows import local_rows
 from dovetail.fabrics import every_fabric
 from dovetail.model.hop import Reason, Stage
@@ -28,28 +29,26 @@ class Check:
 
     id: str
     severity: Severity
-    sentence: str
     table: str
     where: str
     detail: str
 
+    @property
+    def sentence(self) -> str:
+        """What is wrong."""
+        return guide_to(self.id).meaning
 
-def _integrity(name: str, severity: Severity, sentence: str) -> Check:
+
+def _integrity(name: str, severity: Severity) -> Check:
     return Check(
-        f"integrity.{name}",
-        severity,
-        sentence,
-        "integrity",
-        f"check = 'integrity.{name}'",
-        "concat_ws(': ', file, detail)",
+        f"integrity.{name}", severity, "integrity", f"check = 'integrity.{name}'", "concat_ws(': ', file, detail)"
     )
 
 
-def _fork(kind: str, severity: Severity, sentence: str) -> Check:
+def _fork(kind: str, severity: Severity) -> Check:
     return Check(
         f"fork.{kind}",
         severity,
-        sentence,
         "forks",
         f"kind = '{kind}'",
         "concat(coalesce(concat(author, ': '), ''), "
@@ -58,50 +57,31 @@ def _fork(kind: str, severity: Severity, sentence: str) -> Check:
 
 
 _COMMON = (
-    _integrity("altered_row", "error", "A row differs from the one that was sealed."),
-    _integrity("removed_rows", "error", "A file has fewer rows than were sealed."),
-    _integrity("repeated_rows", "error", "A file has more rows than were sealed."),
-    _integrity("order", "error", "The rows of a file are out of order."),
-    _integrity("foreign_rows", "error", "A file contains rows of another server."),
-    _integrity("subtree_mismatch", "error", "The rows of a file do not hash to the root in its manifest."),
-    _integrity("root_mismatch", "error", "The files of a server do not hash to the root that it signed."),
-    _integrity("bad_signature", "error", "The signature of a checkpoint does not verify."),
-    _integrity("key_changed", "error", "A server signed with a different key than before."),
-    _integrity("missing_file", "error", "A file listed in a manifest is missing, cannot be read, or keeps changing."),
-    _integrity(
-        "kept_lost", "error", "The fields that a compaction kept of removed messages are missing or were altered."
-    ),
-    _integrity("bad_manifest", "error", "A manifest cannot be read or is inconsistent."),
-    _integrity("manifest_changed", "error", "A manifest is missing or has changed since it was first read."),
-    _integrity("overlapping_manifests", "error", "Two manifests cover the same positions."),
-    _integrity(
-        "false_replacement",
-        "error",
-        "A manifest claims to replace others but lacks their hops; it is ignored. Anybody may have written it.",
-    ),
-    _integrity(
-        "forged_manifest",
-        "error",
-        "A manifest is not signed by its server, or repeats others; it is ignored. Anybody may have written it.",
-    ),
-    _integrity("missing_hops", "warning", "Positions of a journal are not covered by a manifest (yet)."),
-    _integrity(
-        "unannounced_file",
-        "warning",
-        "A file is not listed in any manifest and is ignored. Sealing may be in progress.",
-    ),
-    _integrity("file_altered", "error", "A file has changed since the audit first read it."),
-    _integrity(
-        "time_ahead", "warning", "A server's hops are ahead of the auditor's clock; they do not advance `as_of`."
-    ),
-    _integrity(
-        "file_rewritten", "warning", "A file has different bytes than its manifest says, but exactly the same hops."
-    ),
-    _integrity("time_backwards", "warning", "A server's clock went back from one hop to the next."),
+    _integrity("altered_row", "error"),
+    _integrity("removed_rows", "error"),
+    _integrity("repeated_rows", "error"),
+    _integrity("order", "error"),
+    _integrity("foreign_rows", "error"),
+    _integrity("subtree_mismatch", "error"),
+    _integrity("root_mismatch", "error"),
+    _integrity("bad_signature", "error"),
+    _integrity("key_changed", "error"),
+    _integrity("missing_file", "error"),
+    _integrity("kept_lost", "error"),
+    _integrity("bad_manifest", "error"),
+    _integrity("manifest_changed", "error"),
+    _integrity("overlapping_manifests", "error"),
+    _integrity("false_replacement", "error"),
+    _integrity("forged_manifest", "error"),
+    _integrity("missing_hops", "warning"),
+    _integrity("unannounced_file", "warning"),
+    _integrity("file_altered", "error"),
+    _integrity("time_ahead", "warning"),
+    _integrity("file_rewritten", "warning"),
+    _integrity("time_backwards", "warning"),
     Check(
         "server.hops_lost",
         "error",
-        "A journal lost hops, and its operator let the server continue without them.",
         "hops",
         f"stage = '{Stage.NOTED.value}' AND reason = '{Reason.HOPS_LOST.value}'",
         "counterpart",
@@ -109,7 +89,6 @@ _COMMON = (
     Check(
         "server.clock_stepped",
         "warning",
-        "A server's clock was set or drifted.",
         "hops",
         f"stage = '{Stage.NOTED.value}' AND reason = '{Reason.CLOCK_STEPPED.value}'",
         "counterpart",
@@ -117,7 +96,6 @@ _COMMON = (
     Check(
         "quarantine.unreadable",
         "error",
-        "A server accepted or created a message whose bytes cannot be decoded or do not match its address.",
         "quarantine",
         f"stage != '{Stage.REJECTED.value}' AND reason != 'leaf_mismatch'",
         "concat_ws(': ', reason, detail)",
@@ -125,7 +103,6 @@ _COMMON = (
     Check(
         "quarantine.refused",
         "note",
-        "A server rejected bytes that the audit cannot decode either.",
         "quarantine",
         f"stage = '{Stage.REJECTED.value}' AND reason != 'leaf_mismatch'",
         "concat_ws(': ', reason, detail)",
@@ -133,7 +110,6 @@ _COMMON = (
     Check(
         "message.bad_signature",
         "error",
-        "A server accepted a message whose signature does not verify.",
         "messages",
         "signature = 'invalid' AND taken",
         "concat('signed in the name of ', signer)",
@@ -141,7 +117,6 @@ _COMMON = (
     Check(
         "message.unknown_key",
         "note",
-        "The signer's key is neither in the lake nor among the trusted keys.",
         "messages",
         "signature = 'unknown_key' AND taken",
         "concat('signed by ', signer)",
@@ -149,7 +124,6 @@ _COMMON = (
     Check(
         "message.bad_work",
         "error",
-        "A peer accepted a message whose proof of work does not meet the swarm's target.",
         "messages",
         "work_valid = false AND taken",
         "'its work is not below the target'",
@@ -157,7 +131,6 @@ _COMMON = (
     Check(
         "delivery.no_outcome",
         "error",
-        "A message expired, and the server that must record an outcome for a recipient never did.",
         "deliveries",
         "outcome = 'no_outcome'",
         "concat('for ', recipient)",
@@ -165,7 +138,6 @@ _COMMON = (
     Check(
         "delivery.two_outcomes",
         "error",
-        "A server recorded that a recipient got a message, and another outcome besides.",
         "deliveries",
         "outcome IN ('delivered', 'handed_over') AND failed_stage IS NOT NULL",
         "concat('for ', recipient, ', also ', failed_stage)",
@@ -173,7 +145,6 @@ _COMMON = (
     Check(
         "delivery.unreported",
         "warning",
-        "A message has expired, but the journal of the server that must record its outcome is not known that far.",
         "deliveries",
         "outcome = 'unreported'",
         "concat('for ', recipient)",
@@ -181,7 +152,6 @@ _COMMON = (
     Check(
         "delivery.echoed",
         "warning",
-        "Only the sender's side has a message, and the loss timeout has passed.",
         "deliveries",
         "outcome = 'echoed' AND overdue",
         "concat('for ', recipient)",
@@ -189,7 +159,6 @@ _COMMON = (
     Check(
         "delivery.overdue",
         "warning",
-        "A message whose lifetime is not known has no outcome, and the loss timeout has passed.",
         "deliveries",
         "outcome = 'in_flight' AND expires IS NULL AND overdue",
         "concat('for ', recipient)",
@@ -197,7 +166,6 @@ _COMMON = (
     Check(
         "delivery.lost",
         "error",
-        "A server forwarded a message, but the next server never received it.",
         "deliveries",
         "outcome = 'lost'",
         "concat('for ', recipient)",
@@ -205,7 +173,6 @@ _COMMON = (
     Check(
         "delivery.undeliverable",
         "warning",
-        "A message could not be delivered; the reason says why.",
         "deliveries",
         "outcome = 'undeliverable'",
         "concat_ws(' ', 'for', recipient, reason)",
@@ -213,7 +180,6 @@ _COMMON = (
     Check(
         "delivery.expired",
         "warning",
-        "A message expired before it was delivered.",
         "deliveries",
         "outcome = 'expired'",
         "concat_ws(' ', 'for', recipient, reason)",
@@ -221,7 +187,6 @@ _COMMON = (
     Check(
         "delivery.unauthorized",
         "warning",
-        "A message was not allowed for all of its targets and was delivered to none.",
         "deliveries",
         "outcome = 'unauthorized'",
         "concat_ws(' ', 'from', sender)",
@@ -229,7 +194,6 @@ _COMMON = (
     Check(
         "delivery.rejected",
         "note",
-        "A server rejected a message.",
         "deliveries",
         "outcome = 'rejected'",
         "concat_ws(' ', reason, 'at', failed_at)",
@@ -237,7 +201,6 @@ _COMMON = (
     Check(
         "chain.failed",
         "warning",
-        "A message was answered with a failure response.",
         "chains",
         "state = 'failed'",
         "concat_ws(' ', type, 'from', sender)",
@@ -245,7 +208,6 @@ _COMMON = (
     Check(
         "chain.orphan_response",
         "warning",
-        "A response refers to a message that nobody has.",
         "chains",
         "state = 'orphan_response'",
         "concat_ws(' ', type, 'from', sender)",
@@ -253,7 +215,6 @@ _COMMON = (
     Check(
         "chain.incomplete",
         "warning",
-        "A chain was not complete when the loss timeout had passed.",
         "chains",
         "state IN ('awaiting_sender', 'awaiting_recipient') AND overdue",
         "concat_ws(' ', state, type, 'from', sender)",
@@ -261,7 +222,6 @@ _COMMON = (
     Check(
         "chain.copies_differ",
         "warning",
-        "Two nodes held different parts of a chain when the loss timeout had passed.",
         "chains",
         "size(only_at) > 0 AND overdue",
         "concat('only at ', array_join(only_at, ', '))",
@@ -269,7 +229,6 @@ _COMMON = (
     Check(
         "gap.nobody",
         "error",
-        "A message refers to one that nobody has and that may not have expired.",
         "gaps",
         "scope = 'nobody' AND relation != 'in_reply_to' AND coalesce(unexpired, true)",
         "concat('lacks ', substr(lower(hex(parent)), 1, 16))",
@@ -277,7 +236,6 @@ _COMMON = (
     Check(
         "gap.expired",
         "note",
-        "A message refers to one that nobody has and that has expired.",
         "gaps",
         "scope = 'nobody' AND unexpired = false",
         "concat('lacks ', substr(lower(hex(parent)), 1, 16))",
@@ -285,7 +243,6 @@ _COMMON = (
     Check(
         "gap.unknown_request",
         "note",
-        "A reply refers to a request whose bytes are not in the lake.",
         "gaps",
         "scope = 'nobody' AND relation = 'in_reply_to'",
         "concat('lacks ', lower(hex(parent)))",
@@ -293,21 +250,20 @@ _COMMON = (
     Check(
         "gap.server",
         "warning",
-        "A server has a message but lacks one that it refers to, although others have it.",
         "gaps",
         "scope = 'server' AND coalesce(unexpired, true)",
         "concat('lacks ', substr(lower(hex(parent)), 1, 16), ', which ', holders, ' have')",
     ),
-    _fork("self_reference", "warning", "A message refers to itself."),
-    _fork("against_time", "warning", "A message refers to one that is not older than itself."),
-    _fork("cycle", "warning", "Two messages refer to each other."),
+    _fork("self_reference", "warning"),
+    _fork("against_time", "warning"),
+    _fork("cycle", "warning"),
 )
 
 
 def every_check() -> dict[str, Check]:
     """All checks by id: the common ones, and one for each kind of contradiction defined by a fabric."""
     conflicts = [item for fabric in every_fabric() for item in fabric.conflicts.items()]
-    own = [_fork(kind, conflict.severity, conflict.sentence) for kind, conflict in conflicts]
+    own = [_fork(kind, conflict.severity) for kind, conflict in conflicts]
     return {check.id: check for check in (*_COMMON, *own)}
 
 

@@ -7,14 +7,12 @@ from collections import Counter
 
 import msgspec
 
-from dovetail.audit.checks import every_check
+from dovetail.audit.check_guides import SEVERITIES, guide_to
 from dovetail.audit.tables import Row, Tables
 from dovetail.model.outcome import ARRIVED, count_arrived
 from dovetail.model.times import to_datetime
 
 MAX_EXAMPLES = 3
-SEVERITIES = ("error", "warning", "note")
-"""The most severe first."""
 
 
 class FoundCheck(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,12 +124,11 @@ def _found(tables: Tables) -> list[FoundCheck]:
         if example not in least:
             insort(least, example)
             del least[MAX_EXAMPLES:]
-    known = every_check()
     found = [
         FoundCheck(
             check=check,
             severity=severity,
-            sentence=known[check].sentence if check in known else "This version does not know this check.",
+            sentence=guide_to(check).meaning,
             findings=count,
             examples=examples[check, severity],
         )

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from dovetail.audit.check_guides import guide_to
 from dovetail.audit.message_trace import describe_delivery
 from dovetail.audit.tables import Tables
 from dovetail.journal.hop_source import HopSource
@@ -23,8 +24,8 @@ from dovetail.model.hop import Hop
 from dovetail.model.outcome import ARRIVED, FAILED
 from dovetail.report.arrays import micros
 from dovetail.report.causes import Finding, group_by_cause
+from dovetail.report.check_counts import FAILED_CHECKS, NOT_ARRIVED, rank_severity
 from dovetail.report.findings import read_worst, stopped_at
-from dovetail.report.guide import FAILED_CHECKS, NOT_ARRIVED, guide_to, rank_severity
 from dovetail.report.numbers import CheckCount, Counts, OutcomeCount, ServerState
 from dovetail.report.summary import list_servers
 

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from urllib.parse import urlencode
 
+from dovetail.audit.check_guides import guide_to
 from dovetail.audit.server_names import name_server_briefly
 from dovetail.dashboard.audit import MAX_OFFSET, PAGE_ROWS, Cause, Choice, Listing, Overview
 from dovetail.dashboard.markup import Html, breakable, h, join, prose, table, text
 from dovetail.dashboard.pages import page
-from dovetail.report.guide import NOT_ARRIVED, guide_to
+from dovetail.report.check_counts import NOT_ARRIVED
 from dovetail.report.headline import write_headline
 from dovetail.report.numbers import Counts
 from dovetail.report.text import brief_detail, show, write_time

@@ -7,13 +7,13 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from dovetail.audit.check_guides import guide_to
 from dovetail.audit.server_names import name_server, name_server_briefly
 from dovetail.dashboard.audit import Cause, Verdict
 from dovetail.dashboard.markup import Html, breakable, h, lines, prose, table, text
 from dovetail.dashboard.message import MessageTrace, Relative
 from dovetail.dashboard.pages import page
 from dovetail.model.hop import Hop
-from dovetail.report.guide import guide_to
 from dovetail.report.sequence import ROLES
 from dovetail.report.text import brief_detail, name_briefly, show, write_duration, write_time
 from dovetail.report.waterfall import draw_waterfall

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from dovetail.audit.check_guides import SEVERITIES
 from dovetail.audit.schemas import BY_NAME
 from dovetail.audit.server_names import name_server_briefly, name_servers_in
 from dovetail.audit.tables import Tables
@@ -29,7 +30,6 @@ from dovetail.model.hop import Hop
 from dovetail.report.arrays import micros
 from dovetail.report.causes import Finding, group_by_cause
 from dovetail.report.evidence import HopSeen
-from dovetail.report.numbers import SEVERITIES
 from dovetail.report.text import name_address, show
 
 MAX_FINDINGS = 100_000

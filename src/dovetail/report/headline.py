@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from dovetail.report.guide import FAILED_CHECKS, NOT_ARRIVED
+from dovetail.report.check_counts import FAILED_CHECKS, NOT_ARRIVED
 from dovetail.report.numbers import Counts
 
 Kind = Literal["bad", "unsure", "good"]

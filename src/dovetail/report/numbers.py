@@ -9,8 +9,6 @@ import msgspec
 
 from dovetail.model.outcome import ARRIVED, FAILED, Outcome, count_arrived
 
-SEVERITIES = ("error", "warning", "note")
-
 
 class OutcomeCount(msgspec.Struct, frozen=True, kw_only=True):
     """Number of deliveries of one type with one outcome."""

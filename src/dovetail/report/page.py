@@ -25,10 +25,10 @@ from dovetail.journal.durable_file import replace_file
 from dovetail.model.errors import DovetailError
 from dovetail.model.outcome import ARRIVED
 from dovetail.report.charts import Chart, make_charts
+from dovetail.report.check_counts import FAILED_CHECKS, NOT_ARRIVED
 from dovetail.report.evidence import read_chains, read_hops, read_messages
 from dovetail.report.findings import MAX_FINDINGS, addresses_of, encode_findings, read_worst
 from dovetail.report.gallery import draw_conversations, draw_dag_examples, draw_findings, draw_spreads
-from dovetail.report.guide import FAILED_CHECKS, NOT_ARRIVED
 from dovetail.report.headline import write_headline
 from dovetail.report.numbers import Numbers
 from dovetail.report.pictures import Picture

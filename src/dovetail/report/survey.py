@@ -11,7 +11,7 @@ from dovetail.audit.tables import Tables
 from dovetail.receipt.witness_memory import Witnessed
 from dovetail.report import summary
 from dovetail.report.arrays import count_by, slot_width_us, span_us
-from dovetail.report.guide import count_checks
+from dovetail.report.check_counts import count_checks
 from dovetail.report.numbers import Numbers, TrafficSlot
 
 _DELIVERY_COLUMNS = ("fabric", "type", "recipient", "outcome", "reason", "accepted", "finished", "latency_us")

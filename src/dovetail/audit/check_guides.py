@@ -1,24 +1,16 @@
 """What each check of the audit means to a reader, and what to do about it.
 
-The audit's own list has the rules and needs Spark; a test keeps the ids of both lists equal. Contradictions are
-explained by their fabrics.
+The rules themselves are in `checks`, which needs Spark. Contradictions are explained by their fabrics.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-import pyarrow as pa
-
 from dovetail.fabrics import every_fabric
-from dovetail.model.outcome import FAILED, Outcome
-from dovetail.report.arrays import count_by
-from dovetail.report.numbers import SEVERITIES, CheckCount
 
-NOT_ARRIVED = "not_arrived"
-"""The filter for the findings about deliveries that did not arrive."""
-FAILED_CHECKS = [f"delivery.{outcome}" for outcome in Outcome if outcome in FAILED]
-"""The checks that this filter selects: one finding for each such delivery."""
+SEVERITIES = ("error", "warning", "note")
+"""The most severe first."""
 
 
 class Guide(NamedTuple):
@@ -86,12 +78,12 @@ GUIDES: dict[str, Guide] = {
     ),
     "integrity.false_replacement": Guide(
         "False replacement of manifests",
-        "A manifest claims to replace others but lacks their hops; it is ignored.",
+        "A manifest claims to replace others but lacks their hops; it is ignored. Anybody may have written it.",
         "Keep a copy as evidence, remove the manifest, and find out who can write to the lake.",
     ),
     "integrity.forged_manifest": Guide(
         "Forged manifest",
-        "A manifest is not signed by its server, or repeats others; it is ignored.",
+        "A manifest is not signed by its server, or repeats others; it is ignored. Anybody may have written it.",
         "Keep a copy as evidence, remove the manifest, and find out who can write to the lake.",
     ),
     "integrity.time_ahead": Guide(
@@ -252,17 +244,3 @@ def guide_to(check: str) -> Guide:
         if conflict is not None:
             return Guide(conflict.title, conflict.sentence, conflict.advice)
     return Guide(check, "This version does not know this check.", "")
-
-
-def count_checks(findings: pa.Table) -> list[CheckCount]:
-    """Findings by check, the worst first."""
-    counts = [
-        CheckCount(check=check, severity=severity, findings=count, **guide_to(check)._asdict())
-        for check, severity, count in count_by(findings, ("check", "severity"))
-    ]
-    return sorted(counts, key=lambda item: (rank_severity(item.severity), item.check))
-
-
-def rank_severity(severity: str) -> int:
-    """0 is worst."""
-    return SEVERITIES.index(severity) if severity in SEVERITIES else len(SEVERITIES)
