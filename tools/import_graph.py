@@ -1,11 +1,17 @@
-"""Which packages import which; `--write` draws the graph into docs/explain/architecture.md, `--check` compares."""
+"""Which packages import which; `--write` draws the graph into docs/explain/architecture.md, `--check` compares.
+
+`--at REVISION` draws that of another revision, with the lines of each package.
+"""
 
 from __future__ import annotations
 
 import argparse
 import ast
+import subprocess
 import sys
-from collections import defaultdict
+import tarfile
+import tempfile
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TypeGuard
@@ -42,11 +48,11 @@ LAYERS = (
 Graph = Mapping[str, frozenset[str]]
 
 
-def modules() -> dict[str, Path]:
+def modules(source: Path = SOURCE) -> dict[str, Path]:
     """Every module of the project by its full name."""
     found = {}
-    for path in sorted((SOURCE / "dovetail").rglob("*.py")):
-        parts = path.relative_to(SOURCE).with_suffix("").parts
+    for path in sorted((source / "dovetail").rglob("*.py")):
+        parts = path.relative_to(source).with_suffix("").parts
         found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     return found
 
@@ -80,9 +86,9 @@ def _source_of(node: ast.ImportFrom, module: str, *, is_package: bool) -> str:
     return ".".join([*parents[:kept], *filter(None, [node.module])])
 
 
-def module_graph() -> Graph:
+def module_graph(source: Path = SOURCE) -> Graph:
     """For every module the modules of the project that it imports, but for the top one, whose version others take."""
-    known = modules()
+    known = modules(source)
     return {
         name: frozenset(known.keys() & set(imports_of(name, path, known)) - {"dovetail"})
         for name, path in known.items()
@@ -94,10 +100,10 @@ def package_of(module: str) -> str:
     return module.partition(".")[2].partition(".")[0]
 
 
-def package_graph() -> Graph:
+def package_graph(source: Path = SOURCE) -> Graph:
     """For every package the other packages that its modules import."""
     graph: defaultdict[str, set[str]] = defaultdict(set)
-    for name, imported in module_graph().items():
+    for name, imported in module_graph(source).items():
         graph[package_of(name)] |= {package_of(other) for other in imported} - {package_of(name), ""}
     return {name: frozenset(imported) for name, imported in graph.items()}
 
@@ -121,12 +127,39 @@ def _reachable(graph: Graph, start: str) -> set[str]:
 
 def render(graph: Graph) -> str:
     """The graph as a Markdown table, in the order of the layers."""
-    order = [name for layer in LAYERS for name in layer if name in graph]
     lines = ["| package | imports |", "|---|---|"]
-    for name in order:
-        imported = ", ".join(f"`{other}`" for other in order if other in graph[name])
-        lines.append(f"| `{name}` | {imported or 'nothing'} |")
+    lines += [f"| `{name}` | {_imported(graph, name)} |" for name in _ordered(graph)]
     return "\n".join(lines)
+
+
+def render_with_lines(source: Path) -> str:
+    """The same for any source tree, with the lines of each package."""
+    graph, sizes = package_graph(source), Counter[str]()
+    for name, path in modules(source).items():
+        sizes[package_of(name)] += len(path.read_text().splitlines())
+    lines = [f"| package | lines, of {sizes.total()} | imports |", "|---|---|---|"]
+    lines += [f"| `{name}` | {sizes[name]} | {_imported(graph, name)} |" for name in _ordered(graph)]
+    return "\n".join(lines)
+
+
+def _ordered(graph: Graph) -> list[str]:
+    layered = [name for layer in LAYERS for name in layer if name in graph]
+    return layered + sorted(graph.keys() - {*layered, "", "__main__", "_moved"})
+
+
+def _imported(graph: Graph, package: str) -> str:
+    return ", ".join(f"`{name}`" for name in _ordered(graph) if name in graph[package]) or "nothing"
+
+
+def render_at(revision: str) -> str:
+    """The graph of a revision, with lines."""
+    with tempfile.TemporaryDirectory() as folder:
+        archive = Path(folder, "src.tar")
+        command = ["git", "archive", f"--output={archive}", revision, "src"]
+        subprocess.run(command, cwd=ROOT, check=True)
+        with tarfile.open(archive) as packed:
+            packed.extractall(folder, filter="data")
+        return render_with_lines(Path(folder, "src"))
 
 
 def main() -> int:
@@ -135,7 +168,11 @@ def main() -> int:
     action = parser.add_mutually_exclusive_group()
     action.add_argument("--write", action="store_true")
     action.add_argument("--check", action="store_true")
+    action.add_argument("--at", metavar="REVISION")
     options = parser.parse_args()
+    if options.at:
+        print(render_at(options.at))
+        return 0
     drawing = render(package_graph())
     page = PAGE.read_text()
     head, _, rest = page.partition(BEGIN)
