@@ -80,6 +80,10 @@ impl<'a> Reader<'a> {
         Reader { rest }
     }
 
+    pub fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+
     pub fn is_at_end(&self) -> bool {
         self.rest.is_empty()
     }

@@ -1,7 +1,7 @@
 //! Reads the stored rows of a journal, which anyone may have changed: leaf hashes, and checks of message bytes.
 
 use std::collections::hash_map::RandomState;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, Hasher};
 
 use pyo3::exceptions::PyValueError;
@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString};
 
 use crate::hashing::{encode_words, hash_all, sha256, Entries};
-use crate::msgpack::Reader;
+use crate::msgpack::{put_array, Reader, NIL};
 use crate::wire::Template;
 
 const ADDRESS_BYTES: usize = 32;
@@ -37,6 +37,8 @@ struct Message<'a> {
     digest: Option<[u8; ADDRESS_BYTES]>,
     expires_us: Option<i64>,
     raw: Option<&'a [u8]>,
+    /// The fields up to the digest, as stored.
+    head: &'a [u8],
 }
 
 fn read_message<'a>(reader: &mut Reader<'a>) -> Option<Message<'a>> {
@@ -47,6 +49,7 @@ fn read_message<'a>(reader: &mut Reader<'a>) -> Option<Message<'a>> {
         None => Some(None),
         Some(value) => (0..=MAX_NUMBER).contains(&value).then_some(Some(value as u64)),
     };
+    let start = reader.rest();
     let address: [u8; ADDRESS_BYTES] = reader.binary()?.try_into().ok()?;
     let body_seq = count(reader.int_or_nil()?)?;
     let size = count(reader.int_or_nil()?)?;
@@ -55,11 +58,12 @@ fn read_message<'a>(reader: &mut Reader<'a>) -> Option<Message<'a>> {
         Some([]) => Some(address),
         Some(digest) => Some(digest.try_into().ok()?),
     };
+    let head = &start[..start.len() - reader.rest().len()];
     let expires_us = match reader.int_or_nil()? {
         None => None,
         Some(value) => Some(i64::try_from(value).ok()?),
     };
-    Some(Message { address, body_seq, size, digest, expires_us, raw: reader.binary_or_nil()? })
+    Some(Message { address, body_seq, size, digest, expires_us, raw: reader.binary_or_nil()?, head })
 }
 
 fn read_all<'a, T>(rows: &'a [u8], read: impl Fn(&mut Reader<'a>) -> Option<T>) -> Option<Vec<T>> {
@@ -171,13 +175,53 @@ struct Names {
     texts: Vec<Box<str>>,
 }
 
+/// Messages by number. Rows number them consecutively, so they are kept by row; a message is in one row at most.
+struct Rows {
+    by_first: BTreeMap<i128, Vec<Option<Kept>>>,
+    count: usize,
+}
+
+impl Rows {
+    /// The last row that starts at message `id` or before.
+    fn row_before(&self, id: i128) -> Option<(i128, &[Option<Kept>])> {
+        self.by_first.range(..=id).next_back().map(|(first, row)| (*first, &row[..]))
+    }
+
+    /// Add a row numbered from `first`, in place of what is known of these messages.
+    fn insert(&mut self, first: i128, row: Vec<Option<Kept>>) {
+        let end = first + row.len() as i128;
+        while let Some((known_first, mut known)) = self.take_last_before(end, first) {
+            self.count -= known.len();
+            let after = known.split_off(known.len().min((end - known_first) as usize));
+            known.truncate((first - known_first).max(0) as usize);
+            self.put(known_first, known);
+            self.put(end, after);
+        }
+        self.put(first, row);
+    }
+
+    /// Take out the last row that has messages below `end`, if it reaches beyond `first`.
+    fn take_last_before(&mut self, end: i128, first: i128) -> Option<(i128, Vec<Option<Kept>>)> {
+        let (known_first, row) = self.by_first.range(..end).next_back()?;
+        let known_first = (known_first + row.len() as i128 > first).then_some(*known_first)?;
+        self.by_first.remove_entry(&known_first)
+    }
+
+    fn put(&mut self, first: i128, row: Vec<Option<Kept>>) {
+        if !row.is_empty() {
+            self.count += row.len();
+            self.by_first.insert(first, row);
+        }
+    }
+}
+
 /// See `HopHasher` in `src/dovetail/journal/stored.py`.
 #[pyclass]
 pub struct HopHasher {
     stages: HashMap<i128, String>,
     reasons: HashMap<i128, String>,
     names: Names,
-    messages: ById<Kept>,
+    messages: Rows,
     bare: ById<Kept>,
     purged: Option<i128>,
 }
@@ -203,8 +247,15 @@ struct Hashed {
 }
 
 impl HopHasher {
-    fn message(&self, id: i128) -> Option<&Kept> {
-        self.bare.get(&id).or_else(|| self.messages.get(&id))
+    /// A message; `row` is the one that had the last, which mostly has the next.
+    fn message<'a>(&'a self, id: i128, row: &mut (i128, &'a [Option<Kept>])) -> Option<&'a Kept> {
+        if let Some(bare) = self.bare.get(&id) {
+            return Some(bare);
+        }
+        if !(row.0..row.0 + row.1.len() as i128).contains(&id) {
+            *row = self.messages.row_before(id)?;
+        }
+        row.1.get(usize::try_from(id - row.0).ok()?)?.as_ref()
     }
 
     /// Look up the messages and counterparts that the runs name; `Err` has those that are missing.
@@ -212,8 +263,9 @@ impl HopHasher {
         let mut found = Found { messages: Vec::with_capacity(runs.len()), names: Vec::new(), name_ids: Vec::new() };
         let mut missing: Missing = (Vec::new(), Vec::new());
         let mut is_met = vec![false; self.names.texts.len()];
+        let mut row: (i128, &[Option<Kept>]) = (0, &[]);
         for run in runs {
-            match self.message(run.message_id) {
+            match self.message(run.message_id, &mut row) {
                 Some(message) => found.messages.push(message),
                 None => missing.0.push(run.message_id),
             }
@@ -318,8 +370,9 @@ impl HopHasher {
 
     fn forget(&mut self) {
         self.bare.clear();
-        if self.messages.len() > MAX_MESSAGES_KEPT {
-            self.messages.clear();
+        if self.messages.count > MAX_MESSAGES_KEPT {
+            self.messages.by_first.clear();
+            self.messages.count = 0;
         }
         if self.names.texts.len() > MAX_NAMES_KEPT {
             self.names.places.clear();
@@ -340,7 +393,7 @@ impl HopHasher {
         let purged = stages.iter().find(|(_, text)| *text == "purged").map(|(code, _)| *code);
         let seeded = Seeded::new();
         let names = Names { places: HashMap::with_hasher(seeded), texts: Vec::new() };
-        let (messages, bare) = (HashMap::with_hasher(seeded), HashMap::with_hasher(seeded));
+        let (messages, bare) = (Rows { by_first: BTreeMap::new(), count: 0 }, HashMap::with_hasher(seeded));
         Ok(HopHasher { stages, reasons: read_texts(reasons)?, names, messages, bare, purged })
     }
 
@@ -361,11 +414,18 @@ impl HopHasher {
         py.detach(|| {
             let messages = read_messages(rows)?;
             let count = messages.len();
-            for (id, message) in (first_id..).zip(messages) {
-                let kept = if message.body_seq.is_none() { &mut self.bare } else { &mut self.messages };
+            let bare = &mut self.bare;
+            let row = (first_id..).zip(messages).map(|(id, message)| {
                 let (digest, size) = (message.digest.unwrap_or_default(), message.size.unwrap_or(0));
-                kept.insert(id, Kept { address: message.address, body_seq: message.body_seq, size, digest });
-            }
+                let kept = Kept { address: message.address, body_seq: message.body_seq, size, digest };
+                if kept.body_seq.is_some() {
+                    return Some(kept);
+                }
+                bare.insert(id, kept);
+                None
+            });
+            let row = row.collect();
+            self.messages.insert(first_id, row);
             Ok::<_, &str>(count)
         })
         .map_err(refuse)
@@ -418,17 +478,29 @@ fn to_list<'py>(py: Python<'py>, ids: &[i128]) -> PyResult<Bound<'py, PyList>> {
 /// See `survey_messages` in `src/dovetail/journal/stored.py`.
 #[pyfunction]
 pub fn survey_messages<'py>(py: Python<'py>, rows: &[u8], templates: Vec<Py<Template>>) -> PyResult<Bound<'py, PyAny>> {
-    let (messages, states, unread) = py.detach(|| survey(rows, &templates)).map_err(refuse)?;
+    let (messages, states, unread, heads) = py.detach(|| survey(rows, &templates)).map_err(refuse)?;
     let addresses = PyList::new(py, messages.iter().map(|message| PyBytes::new(py, &message.address)))?;
     let earliest = messages.iter().filter_map(|message| message.expires_us).min();
     let unread: Vec<_> = unread
         .into_iter()
         .map(|place| (place, PyBytes::new(py, messages[place].raw.unwrap_or_default()), messages[place].expires_us))
         .collect();
-    Ok((PyBytes::new(py, &states), addresses, earliest, unread).into_pyobject(py)?.into_any())
+    Ok((PyBytes::new(py, &states), addresses, earliest, unread, PyBytes::new(py, &heads)).into_pyobject(py)?.into_any())
 }
 
-type Surveyed<'a> = (Vec<Message<'a>>, Vec<u8>, Vec<usize>);
+/// A row of the same messages without expiries and bytes.
+fn encode_heads(messages: &[Message<'_>]) -> Vec<u8> {
+    let mut rows = Vec::with_capacity(64 * messages.len());
+    put_array(&mut rows, messages.len());
+    for message in messages {
+        put_array(&mut rows, MESSAGE_FIELDS);
+        rows.extend_from_slice(message.head);
+        rows.extend_from_slice(&[NIL, NIL]);
+    }
+    rows
+}
+
+type Surveyed<'a> = (Vec<Message<'a>>, Vec<u8>, Vec<usize>, Vec<u8>);
 
 fn survey<'a>(rows: &'a [u8], templates: &[Py<Template>]) -> Result<Surveyed<'a>, &'static str> {
     let messages = read_messages(rows)?;
@@ -461,5 +533,6 @@ fn survey<'a>(rows: &'a [u8], templates: &[Py<Template>]) -> Result<Surveyed<'a>
         }
         states.push(state);
     }
-    Ok((messages, states, unread))
+    let heads = encode_heads(&messages);
+    Ok((messages, states, unread, heads))
 }

@@ -141,7 +141,7 @@ def rows_of(draw, values):
 
 
 @given(
-    st.lists(rows_of(messages), max_size=2),
+    st.lists(rows_of(messages), max_size=3),
     rows_of(runs),
     st.integers(0, 20),
     st.integers(-(2**50), 2**63 - 1),
@@ -151,10 +151,11 @@ def rows_of(draw, values):
 @settings(max_examples=800, deadline=None)
 def test_commits_of_a_file(message_rows, commit, seq, at_us, names, part):
     hashers = [kind(STAGE_OF_CODE, REASON_OF_CODE) for kind in both("HopHasher")]
-    for asked in (0, 1):  # missing input is supplied, if it can be
+    for asked in (0, 1, 2):  # missing input is supplied, if it can be; the last time nothing is added
         results = []
         for hasher in hashers:
-            added = [outcome(hasher.add_messages, 1 + 4 * place, rows) for place, rows in enumerate(message_rows)]
+            given_rows = message_rows if asked < 2 else []
+            added = [outcome(hasher.add_messages, 1 + 4 * place, rows) for place, rows in enumerate(given_rows)]
             if asked:
                 hasher.add_names(list(names.items()))
             results.append((added, outcome(hasher.hash_commit, seq, at_us, commit, *part)))
@@ -192,7 +193,7 @@ def test_expiries_are_read_by_templates_as_by_the_fabric(drawn):
         templates = [kind(*template_parts(raw)) for raw in raws[:1]]
         results.append(survey(msgspec.msgpack.encode(rows), templates))
     assert results[0] == results[1]
-    states, _, _, unread = results[0]
+    states, _, _, unread, _ = results[0]
     assert list(states) == [0x1F | wrong for _, wrong, _ in drawn]
     assert not unread
     for raw in raws:

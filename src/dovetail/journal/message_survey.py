@@ -7,7 +7,9 @@ depends on both is checked when both are done, from one byte per message (`surve
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 from dovetail.journal.addresses import AddressRun, encode_buckets, read_rows, read_runs
@@ -31,6 +33,7 @@ from dovetail.model.fabric import Agreement, ExpiryTemplate
 from dovetail.model.hop import Stage
 
 MAX_TEMPLATES = 64
+MAX_HANDOVER_BYTES = 4 << 20
 Find = Callable[[int | None, str], None]
 
 
@@ -65,6 +68,52 @@ def _is_expiry_right(state: int, stage: int) -> bool:
     return stage == Stage.ACCEPTED.code and not state & (IS_OTHER_EXPIRY | STATES_NO_EXPIRY)
 
 
+class RowHandover:
+    """Hands rows of messages to the thread that reads the commits, so that each row is read once.
+
+    Both threads go through the file in order. `put` waits only while there are rows to take, and `take` only while
+    there are none, so they cannot both wait.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._rows: deque[MessagesRow] = deque()
+        self._bytes = 0
+        self._last_seq = -1
+        self._is_open = True
+
+    def close(self) -> None:
+        """From now on `put` does nothing, and `take` returns what is left."""
+        with self._changed:
+            self._is_open = False
+            self._changed.notify_all()
+
+    def put(self, row: MessagesRow) -> None:
+        """Hand over the next row."""
+        with self._changed:
+            while self._bytes >= MAX_HANDOVER_BYTES and self._is_open:
+                self._changed.wait()
+            if self._is_open:
+                self._rows.append(row)
+                self._bytes += len(row.rows)
+                self._last_seq = row.first_seq
+                self._changed.notify_all()
+
+    def take(self, first_seq: int) -> MessagesRow | None:
+        """The row of the commit that starts at hop `first_seq`; discards the rows before it. None if there is none."""
+        with self._changed:
+            while True:
+                while self._rows and self._rows[0].first_seq <= first_seq:
+                    row = self._rows.popleft()
+                    self._bytes -= len(row.rows)
+                    self._changed.notify_all()
+                    if row.first_seq == first_seq:
+                        return row
+                if self._rows or self._last_seq >= first_seq or not self._is_open:
+                    return None
+                self._changed.wait()
+
+
 class MessageSurvey:
     """One pass over the messages up to number `last_id`, with its own connection."""
 
@@ -76,6 +125,7 @@ class MessageSurvey:
         self._stopped = threading.Event()
         self._runs: list[AddressRun] = []
         self._run_addresses: list[bytes] = []
+        self.heads = RowHandover()
         self.findings: list[tuple[int | None, str]] = []
         self.states: list[tuple[int, bytes]] = []
         """For each row, the number of its first message and the states of all its messages."""
@@ -86,32 +136,39 @@ class MessageSurvey:
     def stop(self) -> None:
         """Make `run` return soon."""
         self._stopped.set()
+        self.heads.close()
 
     def run(self) -> None:
         """Read everything; JournalError if that fails."""
         with JournalReader.open(self._path) as reader:
-            for (text,) in reader.all("PRAGMA integrity_check(10)"):
-                if text != "ok":
-                    self.findings.append((None, f"SQLite: {text}"))
-            indexed = reader.progress("indexed_message")
-            self._runs = read_runs(reader)
-            lifetimes = Lifetimes(reader, self._agreement)
-            for row in reader.message_rows():
-                if self._stopped.is_set() or row.first_id > self._last_id:
-                    break
-                self._survey(reader, row, indexed, lifetimes)
-            if not self._stopped.is_set() and (self._runs or self._run_addresses):
-                self.findings.append((None, f"the address index does not end at message {indexed}"))
+            try:
+                with closing(self.heads):
+                    self._read_rows(reader)
+            finally:
+                damage = [text for (text,) in reader.all("PRAGMA integrity_check(10)") if text != "ok"]
+                self.findings[:0] = [(None, f"SQLite: {text}") for text in damage]
+
+    def _read_rows(self, reader: JournalReader) -> None:
+        indexed = reader.progress("indexed_message")
+        self._runs = read_runs(reader)
+        lifetimes = Lifetimes(reader, self._agreement)
+        for row in reader.message_rows():
+            if self._stopped.is_set() or row.first_id > self._last_id:
+                break
+            self._survey(reader, row, indexed, lifetimes)
+        if not self._stopped.is_set() and (self._runs or self._run_addresses):
+            self.findings.append((None, f"the address index does not end at message {indexed}"))
 
     def _survey(self, reader: JournalReader, row: MessagesRow, indexed: int, lifetimes: Lifetimes) -> None:
         if row.first_id != self.messages + 1:
             self.findings.append((None, f"messages {self.messages + 1} to {row.first_id - 1} are missing"))
         try:
-            states, addresses, expires_us, unread = survey_messages(row.rows, self._templates)
+            states, addresses, expires_us, unread, heads = survey_messages(row.rows, self._templates)
         except ValueError as error:
             raise JournalDamaged(f"messages {row.first_id} to {row.end - 1}: {error}") from None
         if len(states) != row.count:
             raise JournalDamaged(f"messages {row.first_id} to {row.end - 1}: the row holds {len(states)} messages")
+        self.heads.put(MessagesRow(row.first_id, row.count, row.first_seq, heads))
         if unread and lifetimes.are_known:
             states = self._read_expiries(states, unread, lifetimes)
         self.states.append((row.first_id, states))

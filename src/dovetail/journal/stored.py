@@ -58,9 +58,10 @@ class Missing(NamedTuple):
     name_ids: list[int]
 
 
-Survey = tuple[bytes, list[bytes], int | None, list[tuple[int, bytes, int]]]
+Survey = tuple[bytes, list[bytes], int | None, list[tuple[int, bytes, int]], bytes]
 """For the messages of one row: one byte each, their addresses, the earliest expiry, and those whose expiry no template
-could read, each with its index in the row, its bytes and the stored expiry."""
+could read, each with its index in the row, its bytes and the stored expiry; and the row without expiries and bytes,
+which is enough for `HopHasher.add_messages`."""
 
 
 class _Tails(dict[tuple[int, int, int | None], bytes]):
@@ -112,8 +113,12 @@ class HopHasher:
         """Add the messages of a row, numbered from `first_id`; returns how many there are."""
         messages = _decode_messages(rows)
         for number, message in enumerate(messages, first_id):
-            # a later commit may add its bytes: until then it is looked up each time
-            (self._bare if message.body_seq is None else self._messages)[number] = message
+            if message.body_seq is None:
+                # a later commit may add its bytes: until then it is looked up each time
+                self._bare[number] = message
+                self._messages.pop(number, None)
+            else:
+                self._messages[number] = message
         return len(messages)
 
     def hash_commit(self, seq: int, at_us: int, rows: bytes, first: int, end: int) -> HashedCommit | Missing:
@@ -217,7 +222,9 @@ def survey_messages(rows: bytes, templates: Sequence[ExpiryTemplate]) -> Survey:
                 state |= IS_OTHER_EXPIRY
         states.append(state)
     expiries = [message.expires_us for message in messages if message.expires_us is not None]
-    return bytes(states), [message.address for message in messages], min(expiries, default=None), unread
+    heads = [StoredMessage(m.address, m.body_seq, m.size, m.digest, None, None) for m in messages]
+    addresses = [message.address for message in messages]
+    return bytes(states), addresses, min(expiries, default=None), unread, encode_messages(heads)
 
 
 def _read_expiry(raw: bytes, templates: Sequence[ExpiryTemplate]) -> int | None:

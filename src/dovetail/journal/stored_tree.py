@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from dovetail.fast import twin
 from dovetail.journal.database import BLOCK_LEAVES, BLOCK_LEVEL, CHECK_BYTES
 from dovetail.journal.layout import REASON_OF_CODE, STAGE_OF_CODE
+from dovetail.journal.messages import MessagesRow
 from dovetail.journal.reader import CommitRow, JournalReader
 from dovetail.journal.stored import HashedCommit, HopHasher, Missing
 from dovetail.model.errors import JournalDamaged
@@ -149,13 +150,20 @@ class JournalTree:
             )
         return hashed
 
+    def add_messages(self, row: MessagesRow) -> int:
+        """Add messages that the next commit names; otherwise they are read from the file. Returns how many there are.
+
+        They may lack their bytes and expiries.
+        """
+        return self._hasher.add_messages(row.first_id, row.rows)
+
     def _add_missing(self, commit: CommitRow, missing: Missing) -> None:
         end = 0
         for message_id in missing.message_ids:
             if message_id < end:
                 continue
             row = self._reader.row_of_message(message_id)
-            if row is None or self._hasher.add_messages(row.first_id, row.rows) != row.count:
+            if row is None or self.add_messages(row) != row.count:
                 raise JournalDamaged(
                     f"{self._reader.path}: hop {commit.first_seq} names message {message_id}, "
                     "which is missing or unreadable"

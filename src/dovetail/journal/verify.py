@@ -146,7 +146,9 @@ class _Verification:
             except BaseException:
                 self._survey.stop()
                 raise
-            if not is_whole:
+            if is_whole:
+                self._survey.heads.close()
+            else:
                 self._survey.stop()
             surveyed.result()
         for seq, detail in self._survey.findings:
@@ -198,6 +200,9 @@ class _Verification:
     def _check_commit(self, commit: CommitRow, pending: list[tuple[int, str]]) -> None:
         if commit.first_seq != self._verdict.hops:
             raise JournalDamaged(f"hops {self._verdict.hops} to {commit.first_seq - 1} are missing")
+        row = self._survey.heads.take(commit.first_seq)
+        if row is not None:
+            self._tree.add_messages(row)
         hashed = self._tree.hash_commit(commit)
         leaves = hashed.leaves
         if len(leaves) != commit.count * HASH_BYTES:
