@@ -162,6 +162,27 @@ def test_commits_of_a_file(message_rows, commit, seq, at_us, names, part):
         assert results[0] == results[1]
 
 
+@given(st.lists(st.tuples(st.integers(1, 12), st.lists(st.booleans(), max_size=9)), max_size=6), st.integers(0, 6))
+@settings(max_examples=300, deadline=None)
+def test_later_rows_replace_the_messages_of_earlier_ones(rows, between):
+    """Each message of a row has bytes or none; a commit that only older messages name is read between two rows."""
+    hashers = [kind(STAGE_OF_CODE, REASON_OF_CODE) for kind in both("HopHasher")]
+    stage = Stage.FORWARDED.code
+    for number, (first_id, bodies) in enumerate(rows):
+        entries = [
+            (bytes([number, place]) * 16, 0 if has_body else None, 3, b"", None, None)
+            for place, has_body in enumerate(bodies)
+        ]
+        for hasher in hashers:
+            assert hasher.add_messages(first_id, msgspec.msgpack.encode(entries)) == len(bodies)
+            if number == between:
+                hasher.hash_commit(1, START_US, msgspec.msgpack.encode([]), 0, 9)
+    for message_id in range(22):
+        commit = msgspec.msgpack.encode([(message_id, stage, 0, 0, None)])
+        python, rust = (hasher.hash_commit(1, START_US, commit, 0, 9) for hasher in hashers)
+        assert python == rust
+
+
 @given(rows_of(messages))
 @settings(max_examples=600, deadline=None)
 def test_messages_of_a_file(rows):
