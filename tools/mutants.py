@@ -44,7 +44,10 @@ TARGETS = {
     ),
     "pcp/outbound.py": "tests/pcp/test_pcp_delivery.py tests/pcp/test_pcp_broker.py tests/pcp/test_pcp_recovery.py",
     "won/connection.py": "tests/won/test_won_node.py",
-    "won/response_builder.py": "tests/won/test_won_node.py tests/won/test_won_bad_input.py",
+    "won/response_builder.py": (
+        "tests/won/test_won_node.py tests/won/test_won_bad_input.py tests/won/test_won_confirmation.py"
+        " tests/won/test_won_node_outboxes.py"
+    ),
     "swarm/serving.py": "tests/swarm/test_swarm_serving.py tests/swarm/test_swarm_peer.py",
     "swarm/queries.py": "tests/swarm/test_swarm_queries.py tests/swarm/test_swarm_gossip.py",
     "swarm/late_messages.py": "tests/swarm/test_swarm_late_messages.py tests/swarm/test_swarm_serving.py",

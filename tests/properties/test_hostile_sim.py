@@ -152,7 +152,7 @@ def test_thousands_of_bad_disks(scenario, has_copies, share):
 
 @pytest.mark.parametrize("durability", ["full", "relaxed"])
 def test_an_agent_that_is_away_for_hours_gets_what_may_wait_and_the_rest_is_named(durability):
-    world = World(1)
+    world = World(2)  # in which both speak version 1 in all their lives: what is sent in version 2 does not wait
     scenario = PcpScenario(world, Setting(places=2, duration_us=SECOND_US, durability=durability))
     away, sender = "client-0001", "client-0000"
     world.run(10 * SECOND_US)

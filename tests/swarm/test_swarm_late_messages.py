@@ -73,6 +73,15 @@ def test_late_is_what_is_late_by_the_clocks_of_those_who_ask():
     assert late.from_age_ms == OVERLAP_MS
 
 
+def test_the_same_lead_again_is_remembered_from_then_on_and_one_of_a_millisecond_counts():
+    late = kept()
+    late.note_asker(NOW // 1000 + 1, NOW)
+    assert late.from_age_ms == OVERLAP_MS - 1
+    late.note_asker(NOW // 1000 + 1_000 + 1, NOW + 1_000_000)
+    late.note_asker((NOW + LEAD_US) // 1000, NOW + LEAD_US)
+    assert late.from_age_ms == OVERLAP_MS - 1
+
+
 def test_a_clock_that_is_set_back_forgets_nothing():
     late = kept("a")
     back = NOW - 50_000_000

@@ -196,11 +196,13 @@ def test_only_the_senders_own_node_doubts_a_sender_whose_atom_it_does_not_know(r
     assert rules.is_genuine(Reason.WRONG_STATE, is_first=is_first)
 
 
-def test_closed_connection(pair):
+def test_closed_connection(pair, owner_link):
     pair.say(T.CLOSE)
+    answers = owner_link.send(make(pair))
+    assert_refused(pair.a, Reason.WRONG_STATE, answers)
+    assert answers[-1].connection == pair.a.core.ledger.find_connection(ALICE_CHAT, BOB_CHAT).uri
     message = pair.say()
     assert pair.state(pair.alice, message) is ChainState.FAILED
-    assert_refused(pair.a, Reason.WRONG_STATE)
 
 
 def test_self_connection(pair):

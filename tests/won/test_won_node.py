@@ -337,6 +337,31 @@ def test_deactivate_and_delete_make_the_node_close_the_connections(pair, kind, s
     assert pair.state(pair.bob, close) is ChainState.COMPLETE
 
 
+@pytest.mark.parametrize("kind", [T.DEACTIVATE, T.DELETE])
+def test_deactivate_and_delete_close_what_was_only_requested_and_leave_what_is_closed(kind):
+    pair = Pair()
+    pair.say(T.CONNECT)
+    pair.alice.core.change(T.DEACTIVATE, pair.world.now)
+    pair.run()
+    here = pair.a.core.ledger.find_connection(ALICE_CHAT, BOB_CHAT)
+    there = pair.b.core.ledger.find_connection(BOB_CHAT, ALICE_CHAT)
+    assert here.state is there.state is ConnectionState.CLOSED
+    stored = len(here.messages)
+    pair.alice.core.change(kind, pair.world.now)
+    pair.run()
+    assert len(here.messages) == stored
+
+
+def test_replace_says_nothing_on_a_connection_that_was_only_requested():
+    pair = Pair()
+    pair.say(T.CONNECT)
+    here = pair.a.core.ledger.find_connection(ALICE_CHAT, BOB_CHAT)
+    stored = len(here.messages)
+    pair.alice.core.replace([ALICE_CHAT, f"{ALICE}#more"], pair.world.now)
+    pair.run()
+    assert (here.state, len(here.messages)) == (ConnectionState.REQUEST_SENT, stored)
+
+
 def test_replace_notifies_connected_partners(pair):
     pair.alice.core.replace([ALICE_CHAT, f"{ALICE}#more"], pair.world.now)
     pair.run()

@@ -27,9 +27,12 @@ Done = Callable[[JournalError | None], None]
 class Disk:
     """What outlives a process: how its disk behaves, what was committed, and what its crashes lost."""
 
-    def __init__(self, chance: random.Random, commit_us: tuple[int, int]) -> None:
+    def __init__(
+        self, chance: random.Random, commit_us: tuple[int, int], name_frame: Callable[[bytes], str] | None = None
+    ) -> None:
         self.chance = chance
         self.commit_us = commit_us
+        self.name_frame = name_frame
         self.full_until_us = 0
         self.slow_until_us = 0
         self.slow_us = 0
@@ -39,12 +42,21 @@ class Disk:
         self.appends = 0
         self.refused = 0
         self.crash_plan: dict[int, tuple[CrashPoint, Callable[[], None]]] = {}
-        self.durable: set[Address] = set()
-        """Messages in the journal."""
-        self.handed: set[tuple[Address, str]] = set()
-        """Messages that, according to the journal, were handed to a counterpart."""
+        self.names: dict[Address, str] = {}
+        """The names of the messages that were accepted or created here, if frames are named."""
+        self.durable: set[str] = set()
+        """Names of messages in the journal."""
+        self.handed: set[tuple[str, str]] = set()
+        """Names of messages that, according to the journal, were handed to a counterpart."""
         self.lost: set[Address] = set()
         """Messages that lost an observation in a crash."""
+
+    def learn_names(self, observations: Sequence[Observation]) -> None:
+        """Name the messages that these observations take in."""
+        if self.name_frame is not None:
+            for observed in observations:
+                if observed.stage in (Stage.ACCEPTED, Stage.CREATED) and observed.raw is not None:
+                    self.names[observed.message] = self.name_frame(observed.raw)
 
 
 class SimJournal:
@@ -74,6 +86,7 @@ class SimJournal:
 
     def commit(self, observations: Sequence[Observation], done: Done) -> None:
         """Commit as a server's journal does."""
+        self._disk.learn_names(observations)
         is_waiting = self._is_full or self.stalled is not None
         self._queue.append((observations, done if is_waiting else None))
         if not self.is_busy:
@@ -134,7 +147,8 @@ class SimJournal:
     def _append(self, observations: Sequence[Observation]) -> None:
         self._journal.append(observations)
         disk = self._disk
-        disk.durable.update(observed.message for observed in observations)
         for observed in observations:
-            if observed.stage in (Stage.DELIVERED, Stage.REDELIVERED):
-                disk.handed.update((observed.message, counterpart) for counterpart in observed.counterparts)
+            if (name := disk.names.get(observed.message)) is not None:
+                disk.durable.add(name)
+                if observed.stage in (Stage.DELIVERED, Stage.REDELIVERED):
+                    disk.handed.update((name, counterpart) for counterpart in observed.counterparts)

@@ -1,8 +1,10 @@
 """A broker and its clients in the simulated world: nothing is delivered twice, and each recipient has one outcome.
 
 `places` is the number of clients. They send each other messages, also to all by a wildcard and to a client that does
-not exist; now and then a client's transport is full for longer than some messages live. The label of a stream is the
-name in the client's certificate. Clients keep no journal: the scenario records what was handed to them.
+not exist; now and then a client's transport is full for longer than some messages live. About a quarter of the clients
+speak version 2, drawn anew at each start, as if they had been upgraded or rolled back; some data cannot be translated
+to it. The label of a stream is the name in the client's certificate. Clients keep no journal: the scenario records what
+was handed to them.
 """
 
 from __future__ import annotations
@@ -14,20 +16,21 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from dovetail.model.address import Address, address_of
-from dovetail.model.hop import Hop, Observation, Stage
+from dovetail.model.address import Address
+from dovetail.model.fabric import MessageInfo, Refused
+from dovetail.model.hop import Hop, Observation, Reason, Stage
 from dovetail.model.wire import LinkId
 from dovetail.pcp.broker import Broker
 from dovetail.pcp.client import Client, ClientOptions, ClientState
 from dovetail.pcp.client_events import MessageReceived
-from dovetail.pcp.codec_v1 import decode_frame
-from dovetail.pcp.envelope import Envelope
+from dovetail.pcp.codec_v1 import VERSION_1
+from dovetail.pcp.fabric import FABRIC
 from dovetail.pcp.held import HELD_MESSAGE_BYTES
 from dovetail.pcp.session import HELD_ENTRY_BYTES, Session
 from dovetail.pcp.settings import ALLOW_ALL, PcpSettings
 from dovetail.pcp.uri import BROKER_URI as SERVER_URI
 from dovetail.pcp.uri import BROKER_URIS, parse_uri
-from dovetail.pcp.vocabulary import TTL_EXPIRED, is_outcome
+from dovetail.pcp.vocabulary import ERROR_MESSAGE, TTL_EXPIRED, VERSION_ERROR, is_outcome
 from dovetail.sim.core import Boot
 from dovetail.sim.invariants import Finding, Owed, check_journals, check_one_outcome
 from dovetail.sim.process import ProcessOptions
@@ -47,6 +50,9 @@ PAUSE_US = (20_000, 80_000)
 STALL_EVERY_US = 300_000
 LOOK_US = 20_000
 MAX_TARGETS = 3
+VERSION_2_SHARE = 0.25
+BINARY_SHARE = 0.1
+"""Of messages of version 1: data that is no JSON, which cannot be translated to version 2."""
 _GHOST = "ghost"
 _EVERYBODY = "pcp://*/agent"
 _OPTIONS = ClientOptions(backoff_ms=100, max_backoff_ms=500, association_timeout_ms=1_000)
@@ -74,19 +80,18 @@ def _make_broker(settings: PcpSettings, boot: Boot) -> Broker:
     return broker
 
 
-def _accept(broker: Broker, link: LinkId, label: str, now: int) -> None:
-    """A client opened a connection; the label stands for its certificate."""
-    broker.receive_opened(link, parse_uri(label).name, "/pcp", now)
-
-
 def _close(broker: Broker, link: LinkId, _code: int, unsent_bytes: int, now: int) -> None:
     broker.receive_closed(link, now, unsent_bytes)
 
 
-def _make_client(boot: Boot) -> Client:
-    client = Client(client_uri(boot.name), 1, _make_ids(boot), boot.random.random, _OPTIONS)
-    client.start(boot.now)
-    return client
+def _read(raw: bytes) -> MessageInfo:
+    info = FABRIC.read(raw)
+    assert not isinstance(info, Refused), info
+    return info
+
+
+def _is_text(frame: bytes) -> bool:
+    return frame[0] != VERSION_1
 
 
 class PcpScenario:
@@ -97,7 +102,7 @@ class PcpScenario:
         self.names = name_places("client", max(2, setting.places))
         self.got: list[tuple[str, str]] = []
         """(message id, client's URI) of everything handed to an application."""
-        self._addresses: dict[str, Address] = {}
+        self._versions: dict[str, int] = {}
         self._end_us = world.now + setting.duration_us + (2 * TTL_MS + 1_000) * 1_000
         self._chance = world.randomness.stream("traffic")
         self.durability = setting.draw_durability(world.randomness)
@@ -109,9 +114,10 @@ class PcpScenario:
             durability=self.durability,
             max_inbox_bytes=self.settings.inbox_share,
             observer=self._watch_broker,
-            on_accepted=_accept,
+            on_accepted=self._accept,
             on_closed=_close,
-            watches_frames=True,
+            name_frame=lambda frame: _read(frame).id,
+            is_text=_is_text,
         )
         factory = functools.partial(_make_broker, self.settings)
         world.names[SERVER_URI] = world.add_process(BROKER, factory, server=BROKER_URI, options=options)
@@ -119,7 +125,7 @@ class PcpScenario:
         world.schedule(LOOK_US, self._look)
         for name in self.names:
             options = ProcessOptions(observer=self._observe)
-            world.add_process(name, _make_client, server=f"pcp://{name}/server", options=options)
+            world.add_process(name, self._make_client, server=f"pcp://{name}/server", options=options)
         self._plan_traffic(setting.duration_us)
 
     @property
@@ -128,6 +134,17 @@ class PcpScenario:
         core = self.world.processes[BROKER].core
         assert isinstance(core, Broker), "the broker is down"
         return core
+
+    def _make_client(self, boot: Boot) -> Client:
+        version = self._versions[boot.name] = 2 if boot.random.random() < VERSION_2_SHARE else 1
+        client = Client(client_uri(boot.name), version, _make_ids(boot), boot.random.random, _OPTIONS)
+        client.start(boot.now)
+        return client
+
+    def _accept(self, broker: Broker, link: LinkId, label: str, now: int) -> None:
+        """A client opened a connection; the label stands for its certificate."""
+        name = parse_uri(label).name
+        broker.receive_opened(link, name, {1: "/pcp", 2: "/pcp2"}[self._versions[name]], now)
 
     def _look(self) -> None:
         """Record how much the broker holds, for the memory budget."""
@@ -141,7 +158,6 @@ class PcpScenario:
         del now
         if isinstance(event, MessageReceived):
             self.got.append((event.message.id, client_uri(name)))
-            self._addresses[event.message.id] = address_of(event.message.raw)
 
     def _watch_broker(self, name: str, event: object, now: int) -> None:
         """Record which clients a wildcard matches, independently of the broker's journal."""
@@ -149,7 +165,7 @@ class PcpScenario:
         before, self._connected = self._connected, dict(self.broker.registry.by_uri)
         if not isinstance(event, Observation) or event.stage is not Stage.ACCEPTED or event.raw is None:
             return
-        if _EVERYBODY in decode_frame(event.raw).envelope.targets:
+        if _EVERYBODY in _read(event.raw).recipients:
             self._meant[event.message] = {uri for uri, session in self._connected.items() if before.get(uri) is session}
 
     def _plan_traffic(self, duration_us: int) -> None:
@@ -161,7 +177,8 @@ class PcpScenario:
             if not draw_between(self._chance, 0, WILDCARD_EVERY - 1):
                 targets = [_EVERYBODY]
             ttl_ms = (TTL_MS, SHORT_TTL_MS)[draw_between(self._chance, 0, 1)]
-            self.world.command(sender, _make_sending(targets, ttl_ms), after_us=moment)
+            data = b"\xff" if self._chance.random() < BINARY_SHARE else b"{}"
+            self.world.command(sender, _make_sending(targets, ttl_ms, data), after_us=moment)
         for at_us in range(0, duration_us, STALL_EVERY_US):
             name, _ = self._draw_names()[:2]
             length_us = draw_between(self._chance, 1, 2 * STALL_EVERY_US)
@@ -195,15 +212,16 @@ class PcpScenario:
         found += [*check_journals(hops), *_check_outcomes(journal, self._meant), *_check_notices(journal, hops[BROKER])]
         pings = _read_pings(journal)
         handed = [hop for hop in journal if hop.stage in (Stage.DELIVERED, Stage.REDELIVERED)]
-        delivered = {(pings[hop.message].id, hop.counterpart) for hop in handed if hop.message in pings}
+        names = broker.disk.names
+        delivered = {(names[hop.message], hop.counterpart) for hop in handed if hop.message in pings}
+        lost_names = {names[address] for address in lost if address in names}
         found += [
             Finding(rule="left", server=BROKER_URI, seq=hop.seq, detail=f"{hop.stage} to {hop.counterpart} never left")
             for hop in handed
-            if (hop.message, hop.counterpart) not in broker.left and hop.counterpart not in BROKER_URIS
+            if (names[hop.message], hop.counterpart) not in broker.left and hop.counterpart not in BROKER_URIS
         ]
         for (identity, uri), count in Counter(self.got).items():
-            address = self._addresses.get(identity)
-            if (address, uri) in broker.doubtful or address in lost:
+            if (identity, uri) in broker.doubtful or identity in lost_names:
                 continue  # a crash came between the frame and its `delivered`
             if count > 1:
                 found.append(Finding(rule="once", server=uri, seq=None, detail=f"{identity} came {count} times"))
@@ -222,58 +240,71 @@ def _check_outcomes(journal: Sequence[Hop], meant: Mapping[Address, set[str]]) -
     """Check for one outcome per recipient; recipients come from the bytes, from `routed` hops, or from `meant`."""
     outcomes: Counter[Owed] = Counter()
     routed: dict[Address, set[str]] = {}
-    envelopes = _read_pings(journal) | _read_envelopes(journal, Stage.CREATED)
+    messages = _read_pings(journal) | _read_messages(journal, Stage.CREATED)
     for hop in journal:
         is_end = is_outcome(hop.stage, hop.counterpart)
-        if hop.message in envelopes and is_end:
-            outcomes[envelopes[hop.message].id, hop.counterpart or ""] += 1
+        if hop.message in messages and is_end:
+            outcomes[messages[hop.message].id, hop.counterpart or ""] += 1
         if is_end or hop.stage is Stage.ROUTED:
             routed.setdefault(hop.message, set()).add(hop.counterpart or "")
     owed: dict[Owed, str] = {}
-    for address, envelope in envelopes.items():
+    for address, message in messages.items():
         members = routed.get(address, set()) | meant.get(address, set())
-        named = set(envelope.targets) - ({_EVERYBODY} if members else set())
-        owed |= dict.fromkeys(((envelope.id, uri) for uri in named | members), BROKER_URI)
+        named = set(message.recipients) - ({_EVERYBODY} if members else set())
+        owed |= dict.fromkeys(((message.id, uri) for uri in named | members), BROKER_URI)
     return check_one_outcome(owed, outcomes)
 
 
 def _check_notices(journal: Sequence[Hop], everything: Sequence[Hop]) -> list[Finding]:
-    """Check that each expired message has one `ttl_expired`, which was held for its sender if that was away."""
-    notices = Counter(
-        envelope.in_reply_to
-        for envelope in _read_envelopes(everything, Stage.CREATED).values()
-        if envelope.message_type == TTL_EXPIRED
-    )
+    """Check that senders are told once of what expired, waiting for them if they are away, and never too often."""
+    own = _read_messages(everything, Stage.CREATED)
+    notices = Counter((message.type, link.parent) for message in own.values() for link in message.links)
     expired = {hop.message for hop in journal if hop.stage is Stage.EXPIRED}
-    found = [
-        Finding(rule="told", server=BROKER_URI, seq=None, detail=f"{envelope.id} expired, told {count} times")
-        for address, envelope in _read_pings(journal).items()
-        if (count := notices[envelope.id]) != (address in expired)
-    ]
-    own = _read_envelopes(everything, Stage.CREATED)
+    failed = Counter(
+        (hop.message, hop.reason is Reason.NOT_TRANSLATABLE)
+        for hop in journal
+        if hop.stage is Stage.UNDELIVERABLE and hop.message not in own
+    )
+    found: list[Finding] = []
+    for address, message in _read_pings(journal).items():
+        count = notices[TTL_EXPIRED, message.key]
+        if count != (address in expired):
+            found.append(_find_told(None, f"{message.id} expired, told {count} times"))
+        for kind, is_about_version in ((VERSION_ERROR, True), (ERROR_MESSAGE, False)):
+            count, most = notices[kind, message.key], failed[address, is_about_version]
+            if count > most:
+                found.append(_find_told(None, f"{message.id} failed {most} times, told {count} times: {kind}"))
     found += [
-        Finding(rule="told", server=BROKER_URI, seq=hop.seq, detail=f"{hop.reason}: a notice did not wait")
+        _find_told(hop.seq, f"{hop.reason}: a notice did not wait")
         for hop in everything
-        if hop.stage is Stage.UNDELIVERABLE and hop.message in own and own[hop.message].message_type == TTL_EXPIRED
+        if hop.stage is Stage.UNDELIVERABLE and hop.message in own and own[hop.message].type == TTL_EXPIRED
     ]
     return found
 
 
-def _read_envelopes(journal: Sequence[Hop], stage: Stage) -> dict[Address, Envelope]:
-    return {
-        hop.message: decode_frame(hop.raw).envelope for hop in journal if hop.stage is stage and hop.raw is not None
-    }
+def _find_told(seq: int | None, detail: str) -> Finding:
+    return Finding(rule="told", server=BROKER_URI, seq=seq, detail=detail)
 
 
-def _read_pings(journal: Sequence[Hop]) -> dict[Address, Envelope]:
-    accepted = _read_envelopes(journal, Stage.ACCEPTED)
-    return {address: envelope for address, envelope in accepted.items() if envelope.message_type == MESSAGE_TYPE}
+def _read_messages(journal: Sequence[Hop], stage: Stage) -> dict[Address, MessageInfo]:
+    return {hop.message: _read(hop.raw) for hop in journal if hop.stage is stage and hop.raw is not None}
 
 
-def _make_sending(targets: list[str], ttl_ms: int) -> Callable[[Client, int], None]:
+def _read_pings(journal: Sequence[Hop]) -> dict[Address, MessageInfo]:
+    accepted = _read_messages(journal, Stage.ACCEPTED)
+    return {address: message for address, message in accepted.items() if message.type == MESSAGE_TYPE}
+
+
+def _make_sending(targets: list[str], ttl_ms: int, data: bytes) -> Callable[[Client, int], None]:
+    """An action that sends; version 2 has one target, which the broker refuses if it is a wildcard, and JSON data."""
+
     def act(client: Client, now: int) -> None:
-        if client.state is ClientState.ASSOCIATED:
-            client.send(MESSAGE_TYPE, targets, b"{}", ttl_ms=ttl_ms, now=now)
+        if client.state is not ClientState.ASSOCIATED:
+            return
+        if client.version == 1:
+            client.send(MESSAGE_TYPE, targets, data, ttl_ms=ttl_ms, now=now)
+        else:
+            client.send(MESSAGE_TYPE, targets[:1], b"{}", ttl_ms=ttl_ms, now=now)
 
     return act
 

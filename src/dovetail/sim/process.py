@@ -22,7 +22,6 @@ from typing import Any
 
 import msgspec
 
-from dovetail.model.address import Address, address_of
 from dovetail.model.errors import JournalError
 from dovetail.model.hop import Hop, Reason
 from dovetail.model.wire import CLOSE_ABNORMAL, CloseLink, Datagrams, LinkId, OpenLink, Outgoing, SendFrames
@@ -72,8 +71,10 @@ class ProcessOptions(msgspec.Struct, frozen=True, kw_only=True):
     on_accepted: OnAccepted | None = None
     on_closed: OnClosed = lambda core, link, _code, _unsent, now: core.receive_closed(link, now)
     observer: Observer | None = None
-    watches_frames: bool = False
-    """True if each outgoing frame is a message that must be durable, as with pcp."""
+    name_frame: Callable[[bytes], str] | None = None
+    """The message that a frame carries, in whatever version; if given, each outgoing one must be durable."""
+    is_text: Callable[[bytes], bool] = lambda _: False
+    """Whether a received frame is a text frame."""
 
 
 class SimProcess:
@@ -100,7 +101,7 @@ class SimProcess:
         self.clock = clock
         self.options = options
         self.counts = ProcessCounts()
-        self.disk = Disk(randomness.stream(f"disk\0{name}"), options.commit_us)
+        self.disk = Disk(randomness.stream(f"disk\0{name}"), options.commit_us, options.name_frame)
         self.journal: Journal = journal_factory(name, server)
         self.ends: dict[LinkId, End] = {}
         self.life = -1
@@ -109,10 +110,10 @@ class SimProcess:
         self._kept: list[Hop] = []
         self.findings: list[Finding] = []
         self.driver_class = driver_class
-        self.left: set[tuple[Address, str]] = set()
-        """Frames that were sent, each with the label of its link."""
-        self.doubtful: set[tuple[Address, str]] = set()
-        """Frames that were sent but not journaled as handed over because of a crash: they may be sent again."""
+        self.left: set[tuple[str, str]] = set()
+        """Named frames that were sent, each with the label of its link."""
+        self.doubtful: set[tuple[str, str]] = set()
+        """Those that were sent but not journaled as handed over because of a crash: they may be sent again."""
         self._factory = factory
         self._timeline = timeline
         self._network = network
@@ -231,7 +232,8 @@ class SimProcess:
 
     def link_frame(self, data: bytes, link: LinkId) -> None:
         """A frame arrived, unless this process has since closed the link."""
-        self._take(lambda life: life.driver.receive(data, link) if link in self.ends else None)
+        is_text = self.options.is_text(data)
+        self._take(lambda life: life.driver.receive(data, link, is_text) if link in self.ends else None)
 
     def link_closed(self, link: LinkId, code: int) -> None:
         """A link ended, unless this process closed it first. Writing reveals a broken one too."""
@@ -412,14 +414,14 @@ class _Life:
             self._leave(link, label, data)
 
     def _leave(self, link: LinkId, label: str, data: bytes) -> None:
-        process = self._process
+        process, name_frame = self._process, self._process.options.name_frame
         # a kernel accepts writes to a link that the other end has closed, until the close is read
         is_taken = self._links.send(process, link, data) or link in process.ends
-        if is_taken and process.options.watches_frames:
-            address = address_of(data)
-            process.left.add((address, label))
-            if self._is_full and address not in process.disk.durable:
-                process.report("commit_first", f"{address.hex()} left, and the journal does not have it")
+        if is_taken and name_frame is not None:
+            name = name_frame(data)
+            process.left.add((name, label))
+            if self._is_full and name not in process.disk.durable:
+                process.report("commit_first", f"{name} left, and the journal does not have it")
 
     def fill_link(self, label: str, *, is_full: bool) -> None:
         """Make links with this label accept nothing, or everything held and new."""

@@ -22,9 +22,6 @@ class OwnMessages:
     def __len__(self) -> int:
         return len(self.unconfirmed)
 
-    def __contains__(self, address: Address) -> bool:
-        return address in self.unconfirmed
-
     @property
     def next_due_us(self) -> int | None:
         """When the next message must be pushed again."""
