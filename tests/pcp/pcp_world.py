@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 import msgspec
@@ -36,6 +36,7 @@ class World:
         self.broker = Broker(msgspec.convert(settings, PcpSettings), self.new_id, logs_messages=logs_messages)
         self.events: list[Event] = []
         self.closed: list[CloseLink] = []
+        self._counts: Counter[tuple[str, str]] = Counter()
         self.received: dict[str, list[bytes]] = defaultdict(list)
         self._connections = 0
         self._buffers: dict[str, list[bytes]] = defaultdict(list)
@@ -54,12 +55,23 @@ class World:
                     self._write(link, item.frames)
             else:
                 closes.append(item)
-        self.events += self.broker.events()
+        self.events += self.take_events()
         self.closed += closes
         for item in closes:
             self.close(item.link)
         assert not self.broker.to_send()
         assert not self.broker.events()
+
+    def take_events(self) -> list[Event]:
+        """Drain the events; what the broker counts is what it observes."""
+        events = self.broker.events()
+        for event in events:
+            if isinstance(event, Observation):
+                reason = "" if event.reason is None else event.reason.value
+                self._counts[event.stage.value, reason] += len(event.counterparts) or 1
+        counts = {key: count for key, count in self.broker.counts().items() if count}
+        assert counts == self._counts
+        return events
 
     def _write(self, connection: str, payloads: Sequence[bytes]) -> None:
         """Give the client what its kernel has room for; the rest stays in the transport."""
@@ -168,6 +180,7 @@ class World:
     def restart(self) -> None:
         """The broker is killed and restarted; it knows what its journal holds, and no one is connected."""
         self._buffers.clear()
+        self._counts.clear()
         self.broker = Broker(self.broker.settings, self.new_id)
         self.broker.restore(self.journal(), self.now)
         self.drain()

@@ -54,6 +54,7 @@ def assert_same(rules: tuple[Rule, ...], connected: tuple[str, ...]) -> None:
     for target in PATTERNS:
         expected = brute_force(rules, "pcp://a/x", "t", target, connected)
         assert (find_denied([target], policy, registry) is None) is expected, (rules, connected, target)
+        assert expected or not policy.is_open, (rules, connected, target)
 
 
 SUBSETS = [subset for size in range(5) for subset in itertools.combinations(CLIENTS, size)]
@@ -109,6 +110,12 @@ def test_sender_and_message_type_select_the_rules():
         for message_type in ("http://x/1", "http://x/2", "http://y", "http://y/more"):
             verdict = authorization.policy(sender, message_type).judge("pcp://b/y")
             assert verdict.is_allowed is brute_force(rules, sender, message_type, "pcp://b/y", ())
+
+
+def test_a_pattern_of_message_types_matches_what_starts_with_all_that_precedes_its_star():
+    assert matches_type("http://x/a*", "http://x/a")
+    assert matches_type("http://x/a*", "http://x/ab")
+    assert not matches_type("http://x/a*", "http://x/b")
 
 
 def test_verdict_names_the_first_matching_rule():

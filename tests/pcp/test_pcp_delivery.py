@@ -455,7 +455,7 @@ def test_a_new_connection_waits_until_it_is_known_what_the_old_one_sent():
         if isinstance(item, SendFrames):
             for link in item.links:
                 world.received[link] += item.frames
-    world.broker.events()  # the old one is to be closed, but is still open
+    world.take_events()  # the old one is to be closed, but is still open
     third = world.send(a, world.message(A, B, expires=LATER))
     world.pause(new)
     world.resume(new)  # room for more changes nothing
@@ -471,7 +471,7 @@ def test_a_new_connection_gets_nothing_that_the_old_one_sent_while_it_closed():
     new = world.open("client_b")
     world.broker.receive_frame(world.associate_request(B), new, world.now)
     world.broker.to_send()
-    world.broker.events()
+    world.take_events()
     world.resume(b)  # the kernel accepted the rest before it was closed
     world.close(b)
     assert world.received[b] == [first]
@@ -580,7 +580,7 @@ def test_whom_a_wildcard_stands_for_is_observed_with_the_acceptance():
 def test_before_anything_is_handed_over_all_that_a_wildcard_stands_for_is_observed():
     world, a, _ = two_clients()
     world.broker.receive_frame(world.message(A, "pcp://*/agent"), a, world.now)
-    accepted, routed = world.broker.events()
+    accepted, routed = world.take_events()
     assert (accepted.stage, routed.stage, routed.counterparts) == (Stage.ACCEPTED, Stage.ROUTED, (A, B))
 
 
@@ -625,10 +625,10 @@ def test_deliveries_are_observed_when_they_are_handed_over():
     world, a, b = two_clients()
     frame = world.message(A, B)
     world.broker.receive_frame(frame, a, world.now)
-    first = world.broker.events()
+    first = world.take_events()
     assert [event.stage for event in first] == [Stage.ACCEPTED]
     assert world.broker.to_send() == [SendFrames([b], [frame])]
-    assert [event.stage for event in world.broker.events()] == [Stage.DELIVERED]
+    assert [event.stage for event in world.take_events()] == [Stage.DELIVERED]
 
 
 def test_what_is_pending_for_a_connection_that_is_closed_goes_before_the_close():
@@ -636,7 +636,7 @@ def test_what_is_pending_for_a_connection_that_is_closed_goes_before_the_close()
     frame = world.message(A, B)
     world.broker.receive_frame(frame, a, world.now)
     world.broker.close(b, 1001, "shutting down", world.now)
-    assert [event.stage for event in world.broker.events() if isinstance(event, Observation)] == [Stage.ACCEPTED]
+    assert [event.stage for event in world.take_events() if isinstance(event, Observation)] == [Stage.ACCEPTED]
     assert world.broker.to_send()[:2] == [SendFrames([b], [frame]), CloseLink(b, 1001, "shutting down")]
     world.drain()
     assert (Stage.DELIVERED, B, None) in world.hops(frame)
@@ -647,7 +647,7 @@ def test_what_was_to_go_before_a_close_waits_for_the_client_if_the_connection_br
     frame = world.message(A, B)
     world.broker.receive_frame(frame, a, world.now)
     world.broker.close(b, 1001, "shutting down", world.now)
-    world.events += world.broker.events()
+    world.events += world.take_events()
     world.broker.receive_broken(b, world.now)
     world.broker.receive_closed(b, world.now)
     world.drain()

@@ -50,7 +50,7 @@ def test_members_of_a_wildcard_are_known_before_anything_was_handed_over():
     before.associate("client_b")
     owed = before.message(A, ANYBODY)
     before.broker.receive_frame(owed, a, NOW)
-    before.events += before.broker.events()  # committed; then the broker is killed
+    before.events += before.take_events()  # committed; then the broker is killed
     after = restart(before)
     assert (come_back(after, "client_a"), come_back(after, "client_b")) == ([owed], [owed])
 
@@ -112,6 +112,6 @@ def test_a_message_that_was_refused_before_it_was_accepted_is_redelivered_to_its
     owed = before.message(A, target)
     associating = before.associate_request(A)
     before.broker.receive_frames([(data, a, False) for data in (owed, associating, owed)], NOW)
-    before.events += before.broker.events()  # committed; then the broker is killed
+    before.events += before.take_events()  # committed; then the broker is killed
     assert before.hops(owed)[:2] == [(Stage.REJECTED, A, Reason.NOT_ASSOCIATED), (Stage.ACCEPTED, A, None)]
     assert come_back(restart(before), "client_a") == [owed]

@@ -186,7 +186,7 @@ class BrokerMachine(RuleBasedStateMachine):
         """The broker is killed after committing what it accepted, before handing any of it over."""
         for number, targets in burst:
             self.send_one(self.pick(number), targets, 3_000, 0)
-        self.world.events += self.world.broker.events()
+        self.world.events += self.world.take_events()
         self.world.restart()
         self.uris.clear()
         self.subscribers.clear()

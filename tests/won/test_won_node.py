@@ -267,7 +267,8 @@ def test_message_before_connected_is_refused_by_the_own_node():
     pair = Pair()
     message = pair.say()
     assert pair.state(pair.alice, message) is ChainState.FAILED
-    assert pair.alice.core.conversations.deliveries[message.uri].detail.startswith("wrong_state: ")
+    told = "wrong_state: ConnectionMessage is not allowed in state none"
+    assert pair.alice.core.conversations.deliveries[message.uri].detail == told
     assert Reason.WRONG_STATE in pair.a.rejections()
     assert pair.b.core.ledger.connections == {}
 
@@ -350,6 +351,25 @@ def test_deactivate_and_delete_close_what_was_only_requested_and_leave_what_is_c
     pair.alice.core.change(kind, pair.world.now)
     pair.run()
     assert len(here.messages) == stored
+
+
+def test_closing_again_within_the_same_millisecond_is_another_message(pair):
+    closes = []
+    for _ in range(2):
+        pair.alice.core.change(T.DEACTIVATE, pair.world.now)
+        pair.run()
+        assert pair.b.core.ledger.find_connection(BOB_CHAT, ALICE_CHAT).state is ConnectionState.CLOSED
+        closes.append(decode_bundle(pair.bob.frames_in[-1]).messages[0])
+        pair.alice.core.change(T.ACTIVATE, pair.world.now)
+        pair.run()
+        pair.connect()
+    assert closes[0].uri != closes[1].uri
+    pair.world.pass_time(60)
+    pair.alice.core.change(T.DEACTIVATE, pair.world.now)
+    pair.run()
+    last = decode_bundle(pair.bob.frames_in[-1]).messages[0]
+    assert last.type is T.CLOSE
+    assert last.timestamp_ms - pair.world.now // 1000 in (0, 1)
 
 
 def test_replace_says_nothing_on_a_connection_that_was_only_requested():

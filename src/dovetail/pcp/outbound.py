@@ -39,7 +39,7 @@ class Outbound:
     With `logs_messages`, a MessageHandled per message is added to the events, for an access log.
     """
 
-    def __init__(self, *, logs_messages: bool = False) -> None:
+    def __init__(self, *, logs_messages: bool) -> None:
         self.logs_messages = logs_messages
         self.events: list[Event] = []
         self.accepted_total = 0

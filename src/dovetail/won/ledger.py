@@ -20,7 +20,7 @@ from dovetail.won.compose import sockets_of
 from dovetail.won.connection import Connection, next_state
 from dovetail.won.message import Message, decode_stored
 from dovetail.won.signing import extract_keys
-from dovetail.won.vocabulary import MessageType
+from dovetail.won.vocabulary import Direction, MessageType
 
 MAX_UNDELIVERABLE = 10_000
 
@@ -52,7 +52,7 @@ class Ledger:
         self.sent: dict[str, Sent] = {}
         # given up; a response may still come if the message was in flight
         self.undeliverable: OrderedDict[str, Sent] = OrderedDict()
-        self.last_response_ms = 0
+        self.last_signed_ms = 0
         self.refused: set[Address] = set()
         # messages whose bytes were lost: others may keep referencing them
         self.unreadable: set[str] = set()
@@ -101,6 +101,8 @@ class Ledger:
             response.timestamp_ms,
         )
         self._keep(response, message)
+        if message.direction is Direction.SYSTEM:
+            self.last_signed_ms = max(self.last_signed_ms, message.timestamp_ms)
         self.atoms[connection.atom].log.append((message.address, response.address))
         return connection
 
@@ -184,6 +186,6 @@ class Ledger:
         return connection
 
     def _keep(self, response: Message, *messages: Message) -> None:
-        self.last_response_ms = max(self.last_response_ms, response.timestamp_ms)
+        self.last_signed_ms = max(self.last_signed_ms, response.timestamp_ms)
         for message in (response, *messages):
             self.archive.put(message.address, message.raw)

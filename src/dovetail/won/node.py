@@ -251,7 +251,7 @@ class Node:
         if message.type is not MessageType.REPLACE:
             self._output.emit(AtomChanged(atom.uri, atom.state))
         self._fanout.send_newest(atom, (message, response), now)
-        for follow_up in self._responses.build_follow_ups(message, atom, now):
+        for follow_up in self._responses.build_follow_ups(message, atom):
             self._verifier.trust(follow_up)
             self._output.observe(Stage.CREATED, follow_up, None, now)
             self._store_first(follow_up, now)

@@ -126,8 +126,8 @@ class ResponseBuilder:
             text=f"{Reason.UNREACHABLE_NODE.value}: {sent.destination} did not answer within {since // 1000} s",
         )
 
-    def build_follow_ups(self, message: Message, atom: Atom, now: int) -> Iterator[Message]:
-        """The node's own messages on the atom's connections after an atom-specific message.
+    def build_follow_ups(self, message: Message, atom: Atom) -> Iterator[Message]:
+        """The node's own messages on the atom's connections after an atom-specific message, which it has answered.
 
         Deactivate and Delete close open connections. Replace closes those of removed sockets and notifies the others
         that are Connected.
@@ -145,13 +145,13 @@ class ResponseBuilder:
                     signer=self._uri,
                     key=self._key,
                     # Later than any message before, so that closing again is another message.
-                    timestamp_ms=max(now // 1000, self._ledger.last_response_ms + 1),
+                    timestamp_ms=self._ledger.last_signed_ms + 1,
                     envelope=socket_pair(connection.socket, connection.target_socket),
                 )
 
     def _timestamp(self, now: int) -> int:
         """Milliseconds that never go backwards, so a node's responses are ordered even if its clock jumps."""
-        return max(now // 1000, self._ledger.last_response_ms)
+        return max(now // 1000, self._ledger.last_signed_ms)
 
     def _name_connection(self, socket: str) -> str:
         return f"{v.atom_of_socket(socket)}/c/{self._random.randbytes(CONNECTION_ID_BYTES).hex()}"
