@@ -116,10 +116,39 @@ def test_blank_nodes_in_content_are_addressed_whatever_their_labels():
     assert decode_message(relabelled) == message
 
 
-def test_envelope_may_not_carry_what_its_type_does_not_list():
-    message = build()
-    extra = (f"<{message.uri}>", v.P_ATOM, f"<{ALICE}>", f"<{message.uri}#envelope>")
-    assert_refused(Reason.INVALID_SCHEMA, extended(message, extra))
+SOCKETS = {v.P_SENDER_SOCKET, v.P_RECIPIENT_SOCKET}
+ANSWER = {v.P_RESPONDING_TO, v.P_RESPONDING_TO_TYPE}
+LISTED = {
+    MessageType.CREATE: ({v.P_ATOM, v.P_CONTENT}, set()),
+    MessageType.REPLACE: ({v.P_ATOM, v.P_CONTENT}, set()),
+    MessageType.ACTIVATE: ({v.P_ATOM}, set()),
+    MessageType.DEACTIVATE: ({v.P_ATOM}, set()),
+    MessageType.DELETE: ({v.P_ATOM}, {v.P_CONTENT}),
+    MessageType.CONNECT: (SOCKETS, {v.P_CONTENT}),
+    MessageType.CLOSE: (SOCKETS, {v.P_CONTENT}),
+    MessageType.CONNECTION: (SOCKETS, {v.P_CONTENT, v.P_FORWARDED}),
+    MessageType.CHANGE: (SOCKETS, {v.P_CONTENT}),
+    MessageType.SUCCESS: (ANSWER, SOCKETS | {v.P_ATOM, v.P_CONNECTION, v.P_PREVIOUS}),
+    MessageType.FAILURE: (ANSWER, SOCKETS | {v.P_ATOM, v.P_CONNECTION, v.P_CONTENT}),
+}
+"""What each type requires beyond what all require, and what it may also carry."""
+
+
+@pytest.mark.parametrize("kind", sorted(LISTED))
+def test_every_type_carries_what_is_listed_for_it_and_nothing_else(kind):
+    message = success(build(), success=kind is MessageType.SUCCESS) if kind in v.RESPONSE_TYPES else build(kind)
+    subject, envelope = f"<{message.uri}>", f"<{message.uri}#envelope>"
+    required, optional = LISTED[kind]
+    present = {term for where, term, _, graph in message.quads if (where, graph) == (subject, envelope)}
+    for term in required:
+        assert_refused(
+            Reason.INVALID_SCHEMA, altered(message, lambda q, term=term: None if q[:2] == (subject, term) else q)
+        )
+    for term in set().union(*(also | more for also, more in LISTED.values())) - present:
+        value = f"<{message.uri}#content>" if term == v.P_CONTENT else f"<{message.uri}>"
+        data = extended(message, (subject, term, value, envelope))
+        if term not in optional:
+            assert_refused(Reason.INVALID_SCHEMA, data)
 
 
 @pytest.mark.parametrize("term", sorted(v.REQUIRED_BY_ALL | {v.P_SENDER_SOCKET, v.P_RECIPIENT_SOCKET, v.P_CONTENT}))

@@ -29,7 +29,7 @@ def assert_everything_is_everywhere(report):
     assert report.is_settled, report.findings[:5]
     assert report.findings == []
     assert report.facts["complete"] > 0
-    assert set(report.facts) <= {"complete", "atom", "failed"}, "failed are those to an atom that does not exist"
+    assert set(report.facts) <= {"complete", "atom", "failed"}, "failed are those that a node refused"
 
 
 @pytest.mark.exhaustive
@@ -41,6 +41,14 @@ def test_calm_world_completes_every_chain():
 @pytest.mark.parametrize("seed", range(50))
 def test_any_misfortune_leaves_all_parties_with_the_same_chains(seed):
     assert_everything_is_everywhere(run(seed, nodes=2 + seed % 4, seconds=1.2, faults="all=1"))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("seed", [6, 24, 30, 55, 66])
+def test_nodes_whose_clocks_are_set_close_and_notify_each_time_anew(seed):
+    """In these worlds owners deactivate their atoms again while the clock of their node is behind."""
+    report = run_scenario("won", seed, setting=Setting(places=2, duration_us=4 * SECOND_US), faults="clock=6")
+    assert (report.findings, report.is_settled) == ([], True)
 
 
 @pytest.mark.exhaustive

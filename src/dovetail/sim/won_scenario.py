@@ -1,9 +1,10 @@
 """Nodes and owners in the simulated world: every acknowledged message is present everywhere, once.
 
 `places` is the number of nodes, 2 to 5; each has two owners, and every owner talks to two others throughout. Some atoms
-are created late: others request a connection with them before, are refused by their node, and ask again. Streams are
-links, and the label of a stream names its opener. Fetching a document takes time, and fails if the node is down or cut
-off.
+are created late: others request a connection with them before, are refused by their node, and ask again. In half of the
+worlds owners also close connections, deactivate their atoms for a while and replace their documents, so messages meet
+connections and atoms that no longer take them. Streams are links, and the label of a stream names its opener. Fetching
+a document takes time, and fails if the node is down or cut off.
 """
 
 from __future__ import annotations
@@ -56,6 +57,12 @@ GHOST = "ghost"
 GHOST_EVERY = 10
 LATE_SHARE = 0.3
 """The share of atoms that are created late, by up to half of the duration."""
+CHANGING_SHARE = 0.5
+"""The share of worlds in which owners change atoms and close connections."""
+CHANGE_EVERY = 3
+INACTIVE_US = (50_000, 600_000)
+"""For how long an atom is deactivated."""
+REFUSALS_OF_CHANGES = (Reason.WRONG_STATE, Reason.ATOM_INACTIVE)
 GET_US = 40_000
 """One-way delay of fetching a document."""
 
@@ -83,6 +90,8 @@ class WonScenario:
         small = {name: draw_between(limits, *bounds) for name, bounds in HOSTILE.items()} if setting.is_hostile else {}
         self.settings = msgspec.structs.replace(SETTINGS, **small)
         self._may_fail = setting.is_hostile
+        self._changes = world.randomness.stream("changes")
+        self._is_changing = self._changes.random() < CHANGING_SHARE
         durability = setting.durability or "full"  # `relaxed` nodes may lose in a crash what they have signed
         for name, uri in self.nodes.items():
             options = ProcessOptions(durability=durability, observer=self._observe, on_accepted=_accept)
@@ -162,6 +171,32 @@ class WonScenario:
             self.world.command(one, self._make_speech(one, other), after_us=moment)
             if not draw_between(self._chance, 0, GHOST_EVERY - 1):
                 self.world.command(one, self._make_ghost_speech(one, other), after_us=moment)
+            if self._is_changing and not draw_between(self._changes, 0, CHANGE_EVERY - 1):
+                self._plan_change(one, other, moment)
+
+    def _plan_change(self, one: str, other: str, moment: int) -> None:
+        """An owner closes a connection, replaces its document, or deactivates its atom and activates it again."""
+        socket, target = f"{self.atoms[one]}#chat", f"{self.atoms[other]}#chat"
+        more = [socket, f"{self.atoms[one]}#more"]
+
+        def act(change: Callable[[Owner, int], object]) -> Callable[[Owner, int], None]:
+            def do(owner: Owner, now: int) -> None:
+                if owner.is_created or owner.unanswered:
+                    change(owner, now)
+
+            return do
+
+        def plan(change: Callable[[Owner, int], object], after_us: int = 0) -> None:
+            self.world.command(one, act(change), after_us=moment + after_us)
+
+        which = draw_between(self._changes, 0, 2)
+        if which == 0:
+            plan(lambda owner, now: owner.send_message(MessageType.CLOSE, socket, target, now))
+        elif which == 1:
+            plan(lambda owner, now: owner.replace(more, now))
+        else:
+            plan(lambda owner, now: owner.change(MessageType.DEACTIVATE, now))
+            plan(lambda owner, now: owner.change(MessageType.ACTIVATE, now), draw_between(self._changes, *INACTIVE_US))
 
     def _make_ghost_speech(self, one: str, other: str) -> Callable[[Owner, int], None]:
         """Request a connection with an atom that does not exist at the other's node: the node refuses it."""
@@ -235,6 +270,7 @@ class WonScenario:
         found += self._check_outcomes(hops, copies)
         # A key cannot be fetched while its node is away; the sender of the frame sends it again.
         allowed = {Reason.UNKNOWN_KEY, Reason.UNKNOWN_ATOM, *((Reason.QUEUE_FULL,) if self._may_fail else ())}
+        allowed |= set(REFUSALS_OF_CHANGES if self._is_changing else ())
         known = {message.address: message.uri for part in copies.values() for message in part.values()}
         for name, journal in hops.items():
             found += [
@@ -277,8 +313,8 @@ class WonScenario:
             if chain.failure is not None:
                 return []
             return [Finding(rule="refused", server=name, seq=None, detail=f"{uri} to nobody is {chain.state}")]
-        if chain.failure is not None and (self._may_fail or uri in early):
-            return []  # refused because of a limit, or before the atom existed: a final outcome
+        if chain.failure is not None and (self._may_fail or self._is_changing or uri in early):
+            return []  # refused because of a limit or a change, or before the atom existed: a final outcome
         if chain.state is not ChainState.COMPLETE or chain.first is None or chain.second is None:
             detail = f"{uri} is {chain.state}: {delivery.detail}"
             return [Finding(rule="complete", server=name, seq=None, detail=detail)]
@@ -308,7 +344,8 @@ class WonScenario:
                 if message is None or message.type not in CONNECTION_TYPES:
                     continue
                 key = (message.uri, message.recipient or "")
-                if hop.stage is Stage.ACCEPTED and node_of_atom(message.sender or "") == uri:
+                is_taken = hop.stage in (Stage.ACCEPTED, Stage.CREATED)  # the node itself closes and notifies
+                if is_taken and node_of_atom(message.sender or "") == uri:
                     owed[key] = uri
                     outcomes[key] += message.uri in refused
                 outcomes[key] += hop.stage is Stage.DELIVERED and hop.counterpart == message.recipient
