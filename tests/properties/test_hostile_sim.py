@@ -19,7 +19,7 @@ from dovetail.model.errors import JournalError
 from dovetail.model.hop import Reason, Stage
 from dovetail.sim import won_scenario
 from dovetail.sim.disk import JournalFolder
-from dovetail.sim.pcp_scenario import BROKER, MESSAGE_TYPE, PcpScenario, client_uri
+from dovetail.sim.pcp_scenario import BROKER, PcpScenario, client_uri
 from dovetail.sim.scenario import Setting, run_scenario
 from dovetail.sim.swarm_scenario import SwarmScenario
 from dovetail.sim.world import SECOND_US, World
@@ -160,7 +160,7 @@ def test_an_agent_that_is_away_for_hours_gets_what_may_wait_and_the_rest_is_name
     for number in range(WAITING):
         world.command(
             sender,
-            lambda core, now: core.send(MESSAGE_TYPE, [client_uri(away)], b"{}", ttl_ms=4 * 3_600_000, now=now),
+            scenario.make_sending([client_uri(away)], ttl_ms=4 * 3_600_000),
             after_us=number * 10_000,
         )
     world.run(WAITING * 10_000 + SECOND_US)

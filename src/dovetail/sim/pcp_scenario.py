@@ -3,20 +3,22 @@
 `places` is the number of clients. They send each other messages, also to all by a wildcard and to a client that does
 not exist; now and then a client's transport is full for longer than some messages live. About a quarter of the clients
 speak version 2, drawn anew at each start, as if they had been upgraded or rolled back; some data cannot be translated
-to it. The label of a stream is the name in the client's certificate. Clients keep no journal: the scenario records what
-was handed to them.
+to it. In hostile worlds queues are tiny, other settings are drawn from the seed, and two processes may have one
+identity, which evict each other. The label of a stream is the name in the client's certificate. Clients keep no
+journal: the scenario records what they sent and what was handed to them.
 """
 
 from __future__ import annotations
 
 import functools
+import random
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from dovetail.model.address import Address
+from dovetail.model.address import Address, address_of
 from dovetail.model.fabric import MessageInfo, Refused
 from dovetail.model.hop import Hop, Observation, Reason, Stage
 from dovetail.model.wire import LinkId
@@ -27,7 +29,7 @@ from dovetail.pcp.codec_v1 import VERSION_1
 from dovetail.pcp.fabric import FABRIC
 from dovetail.pcp.held import HELD_MESSAGE_BYTES
 from dovetail.pcp.session import HELD_ENTRY_BYTES, Session
-from dovetail.pcp.settings import ALLOW_ALL, PcpSettings
+from dovetail.pcp.settings import ALLOW_ALL, BodyRule, PcpSettings
 from dovetail.pcp.uri import BROKER_URI as SERVER_URI
 from dovetail.pcp.uri import BROKER_URIS, parse_uri
 from dovetail.pcp.vocabulary import ERROR_MESSAGE, TTL_EXPIRED, VERSION_ERROR, is_outcome
@@ -70,6 +72,10 @@ def _make_ids(boot: Boot) -> Callable[[], str]:
 SETTINGS = PcpSettings(rules=ALLOW_ALL, inventory_batch_ms=100, notice_ttl_ms=TTL_MS)
 HOSTILE = {"queue_bytes": 1_500, "memory_bytes": 6_000, "redelivery_messages": 3, "sender_queue_messages": 3}
 """Room for a few messages of some 400 bytes."""
+_BODIES_NOT_KEPT = (BodyRule(message_type=MESSAGE_TYPE, bodies="address"),)
+TWIN = "twin"
+HOSTILE_SHARE = 0.3
+"""The share of hostile worlds in which one of these is the case, each by itself."""
 LARGEST_HELD_BYTES = HELD_MESSAGE_BYTES + HELD_ENTRY_BYTES + 400
 """Memory of the largest message while it waits for one client."""
 
@@ -103,13 +109,15 @@ class PcpScenario:
         self.got: list[tuple[str, str]] = []
         """(message id, client's URI) of everything handed to an application."""
         self._versions: dict[str, int] = {}
+        self._sent: dict[Address, MessageInfo] = {}
         self._end_us = world.now + setting.duration_us + (2 * TTL_MS + 1_000) * 1_000
         self._chance = world.randomness.stream("traffic")
         self.durability = setting.draw_durability(world.randomness)
         self._connected: dict[str, Session] = {}
         self._meant: dict[Address, set[str]] = {}
         """The clients that a wildcard matched: those connected both before and after the message was accepted."""
-        self.settings = msgspec.structs.replace(SETTINGS, **HOSTILE) if setting.is_hostile else SETTINGS
+        unusual = world.randomness.stream("settings")
+        self.settings = _draw_hostile(unusual) if setting.is_hostile else SETTINGS
         options = ProcessOptions(
             durability=self.durability,
             max_inbox_bytes=self.settings.inbox_share,
@@ -126,6 +134,8 @@ class PcpScenario:
         for name in self.names:
             options = ProcessOptions(observer=self._observe)
             world.add_process(name, self._make_client, server=f"pcp://{name}/server", options=options)
+        if setting.is_hostile and unusual.random() < HOSTILE_SHARE:
+            world.add_process(TWIN, self._make_client, server=f"pcp://{TWIN}/server", options=options)
         self._plan_traffic(setting.duration_us)
 
     @property
@@ -136,15 +146,20 @@ class PcpScenario:
         return core
 
     def _make_client(self, boot: Boot) -> Client:
-        version = self._versions[boot.name] = 2 if boot.random.random() < VERSION_2_SHARE else 1
-        client = Client(client_uri(boot.name), version, _make_ids(boot), boot.random.random, _OPTIONS)
+        uri, is_version_2 = self._uri(boot.name), boot.random.random() < VERSION_2_SHARE
+        version = self._versions[uri] = 2 if is_version_2 and uri != self._uri(TWIN) else 1
+        client = Client(uri, version, _make_ids(boot), boot.random.random, _OPTIONS)
         client.start(boot.now)
         return client
 
+    def _uri(self, name: str) -> str:
+        """The URI of a process; the twin has that of the last client."""
+        return client_uri(self.names[-1] if name == TWIN else name)
+
     def _accept(self, broker: Broker, link: LinkId, label: str, now: int) -> None:
         """A client opened a connection; the label stands for its certificate."""
-        name = parse_uri(label).name
-        broker.receive_opened(link, name, {1: "/pcp", 2: "/pcp2"}[self._versions[name]], now)
+        path = {1: "/pcp", 2: "/pcp2"}[self._versions[label]]
+        broker.receive_opened(link, parse_uri(label).name, path, now)
 
     def _look(self) -> None:
         """Record how much the broker holds, for the memory budget."""
@@ -157,15 +172,15 @@ class PcpScenario:
     def _observe(self, name: str, event: object, now: int) -> None:
         del now
         if isinstance(event, MessageReceived):
-            self.got.append((event.message.id, client_uri(name)))
+            self.got.append((event.message.id, self._uri(name)))
 
     def _watch_broker(self, name: str, event: object, now: int) -> None:
         """Record which clients a wildcard matches, independently of the broker's journal."""
         del name, now
         before, self._connected = self._connected, dict(self.broker.registry.by_uri)
-        if not isinstance(event, Observation) or event.stage is not Stage.ACCEPTED or event.raw is None:
+        if not isinstance(event, Observation) or event.stage is not Stage.ACCEPTED:
             return
-        if _EVERYBODY in _read(event.raw).recipients:
+        if event.message in self._sent and _EVERYBODY in self._sent[event.message].recipients:
             self._meant[event.message] = {uri for uri, session in self._connected.items() if before.get(uri) is session}
 
     def _plan_traffic(self, duration_us: int) -> None:
@@ -178,13 +193,29 @@ class PcpScenario:
                 targets = [_EVERYBODY]
             ttl_ms = (TTL_MS, SHORT_TTL_MS)[draw_between(self._chance, 0, 1)]
             data = b"\xff" if self._chance.random() < BINARY_SHARE else b"{}"
-            self.world.command(sender, _make_sending(targets, ttl_ms, data), after_us=moment)
+            self.world.command(sender, self.make_sending(targets, ttl_ms, data), after_us=moment)
         for at_us in range(0, duration_us, STALL_EVERY_US):
             name, _ = self._draw_names()[:2]
             length_us = draw_between(self._chance, 1, 2 * STALL_EVERY_US)
             for after_us, is_full in ((at_us, True), (at_us + length_us, False)):
                 fill = functools.partial(self.world.processes[BROKER].fill_link, client_uri(name), is_full=is_full)
                 self.world.schedule(after_us, fill)
+
+    def make_sending(self, targets: list[str], ttl_ms: int, data: bytes = b"{}") -> Callable[[Client, int], None]:
+        """An action that sends; in version 2 to the first target, refused if that is a wildcard, and with JSON."""
+
+        def act(client: Client, now: int) -> None:
+            if client.state is not ClientState.ASSOCIATED:
+                return
+            if client.version == 1:
+                sent = client.send(MESSAGE_TYPE, targets, data, ttl_ms=ttl_ms, now=now)
+            else:
+                sent = client.send(MESSAGE_TYPE, targets[:1], b"{}", ttl_ms=ttl_ms, now=now)
+            address = address_of(sent.frame)
+            self._sent[address] = _read(sent.frame)
+            self.world.processes[BROKER].disk.names[address] = sent.id
+
+        return act
 
     def _draw_names(self) -> list[str]:
         """A random client, followed by all its possible recipients in random order."""
@@ -209,8 +240,10 @@ class PcpScenario:
         if self.most_queued_bytes > budget:
             detail = f"{self.most_queued_bytes} bytes were queued, at most {budget} may be"
             found.append(Finding(rule="memory", server=BROKER_URI, seq=None, detail=detail))
-        found += [*check_journals(hops), *_check_outcomes(journal, self._meant), *_check_notices(journal, hops[BROKER])]
-        pings = _read_pings(journal)
+        pings = self._find_accepted(journal)
+        found += check_journals(hops)
+        found += _check_outcomes(journal, pings, self._meant)
+        found += _check_notices(journal, pings, hops[BROKER])
         handed = [hop for hop in journal if hop.stage in (Stage.DELIVERED, Stage.REDELIVERED)]
         names = broker.disk.names
         delivered = {(names[hop.message], hop.counterpart) for hop in handed if hop.message in pings}
@@ -230,17 +263,26 @@ class PcpScenario:
                 found.append(Finding(rule="journaled_first", server=uri, seq=None, detail=detail))
         return found
 
+    def _find_accepted(self, journal: Sequence[Hop]) -> dict[Address, MessageInfo]:
+        return {
+            hop.message: self._sent[hop.message]
+            for hop in journal
+            if hop.stage is Stage.ACCEPTED and hop.message in self._sent
+        }
+
     def facts(self) -> dict[str, int]:
         """Numbers of messages accepted and handed over."""
-        pings = _read_pings(self.world.processes[BROKER].hops())
-        return {"accepted": len(pings), "received": len(self.got), "full": int(self.durability == "full")}
+        accepted = self._find_accepted(self.world.processes[BROKER].hops())
+        return {"accepted": len(accepted), "received": len(self.got), "full": int(self.durability == "full")}
 
 
-def _check_outcomes(journal: Sequence[Hop], meant: Mapping[Address, set[str]]) -> list[Finding]:
+def _check_outcomes(
+    journal: Sequence[Hop], pings: Mapping[Address, MessageInfo], meant: Mapping[Address, set[str]]
+) -> list[Finding]:
     """Check for one outcome per recipient; recipients come from the bytes, from `routed` hops, or from `meant`."""
     outcomes: Counter[Owed] = Counter()
     routed: dict[Address, set[str]] = {}
-    messages = _read_pings(journal) | _read_messages(journal, Stage.CREATED)
+    messages = {**pings, **_read_created(journal)}
     for hop in journal:
         is_end = is_outcome(hop.stage, hop.counterpart)
         if hop.message in messages and is_end:
@@ -255,9 +297,11 @@ def _check_outcomes(journal: Sequence[Hop], meant: Mapping[Address, set[str]]) -
     return check_one_outcome(owed, outcomes)
 
 
-def _check_notices(journal: Sequence[Hop], everything: Sequence[Hop]) -> list[Finding]:
+def _check_notices(
+    journal: Sequence[Hop], pings: Mapping[Address, MessageInfo], everything: Sequence[Hop]
+) -> list[Finding]:
     """Check that senders are told once of what expired, waiting for them if they are away, and never too often."""
-    own = _read_messages(everything, Stage.CREATED)
+    own = _read_created(everything)
     notices = Counter((message.type, link.parent) for message in own.values() for link in message.links)
     expired = {hop.message for hop in journal if hop.stage is Stage.EXPIRED}
     failed = Counter(
@@ -266,7 +310,7 @@ def _check_notices(journal: Sequence[Hop], everything: Sequence[Hop]) -> list[Fi
         if hop.stage is Stage.UNDELIVERABLE and hop.message not in own
     )
     found: list[Finding] = []
-    for address, message in _read_pings(journal).items():
+    for address, message in pings.items():
         count = notices[TTL_EXPIRED, message.key]
         if count != (address in expired):
             found.append(_find_told(None, f"{message.id} expired, told {count} times"))
@@ -286,27 +330,21 @@ def _find_told(seq: int | None, detail: str) -> Finding:
     return Finding(rule="told", server=BROKER_URI, seq=seq, detail=detail)
 
 
-def _read_messages(journal: Sequence[Hop], stage: Stage) -> dict[Address, MessageInfo]:
-    return {hop.message: _read(hop.raw) for hop in journal if hop.stage is stage and hop.raw is not None}
+def _read_created(journal: Sequence[Hop]) -> dict[Address, MessageInfo]:
+    return {hop.message: _read(hop.raw) for hop in journal if hop.stage is Stage.CREATED and hop.raw is not None}
 
 
-def _read_pings(journal: Sequence[Hop]) -> dict[Address, MessageInfo]:
-    accepted = _read_messages(journal, Stage.ACCEPTED)
-    return {address: message for address, message in accepted.items() if message.type == MESSAGE_TYPE}
-
-
-def _make_sending(targets: list[str], ttl_ms: int, data: bytes) -> Callable[[Client, int], None]:
-    """An action that sends; version 2 has one target, which the broker refuses if it is a wildcard, and JSON data."""
-
-    def act(client: Client, now: int) -> None:
-        if client.state is not ClientState.ASSOCIATED:
-            return
-        if client.version == 1:
-            client.send(MESSAGE_TYPE, targets, data, ttl_ms=ttl_ms, now=now)
-        else:
-            client.send(MESSAGE_TYPE, targets[:1], b"{}", ttl_ms=ttl_ms, now=now)
-
-    return act
+def _draw_hostile(chance: random.Random) -> PcpSettings:
+    """Tiny queues, and other settings that are unusual."""
+    is_unusual = [chance.random() < HOSTILE_SHARE for _ in range(4)]
+    return msgspec.structs.replace(
+        SETTINGS,
+        **HOSTILE,
+        hops=is_unusual[0],
+        bodies=_BODIES_NOT_KEPT if is_unusual[1] else (),
+        clock_skew_ms=500 if is_unusual[2] else 0,
+        max_lifetime_ms=TTL_MS // 3 if is_unusual[3] else SETTINGS.max_lifetime_ms,
+    )
 
 
 def build(world: World, setting: Setting) -> PcpScenario:
