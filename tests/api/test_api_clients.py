@@ -6,6 +6,7 @@ import contextlib
 import datetime as dt
 import hashlib
 import inspect
+import itertools
 import socket
 import tempfile
 import threading
@@ -14,7 +15,8 @@ from pathlib import Path
 import pytest
 
 import dovetail
-from api.left_behind import nothing_left
+from api.left_behind import cancel_at, nothing_left
+from dovetail.swarm.settings import SwarmSettings
 from system.pcp_site import Site, broker
 
 pytestmark = pytest.mark.system
@@ -464,39 +466,93 @@ def test_every_await_of_the_api_is_cancelled_below():
     assert awaits | {"pcp reply"} == set(CALLS)
 
 
-@pytest.mark.parametrize("turns", [0, 1, 3, 30])
-@pytest.mark.parametrize("name", CALLS)
-def test_cancelling_a_call_leaves_nothing_behind(site, name, turns):
-    identity, call = CALLS[name]
-    client = site.connect(identity)  # start the server's own part before counting
+STILL_WORKS = {"pcp": lambda ann: ann.inventory(), "won": lambda cleo: cleo.log(), "swarm": lambda ann: ann.status()}
 
-    async def work():
+
+WAITS_FOR_NOTHING = {"won log", "swarm linked"}
+"""All keys are known, and the peer is of another process."""
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_cancelling_a_call_anywhere_leaves_nothing_behind(site, name):
+    """At each of its await points; the client goes on working."""
+    identity, call = CALLS[name]
+
+    async def work(point):
+        client = site.connect(identity)  # starts the server's own part before counting
         async with nothing_left(), client as opened, nothing_left():
-            task = asyncio.ensure_future(call(opened))
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            task.cancel()
-            await asyncio.wait([task])
+            is_there = await cancel_at(call(opened), point)
+            await STILL_WORKS[name.partition(" ")[0]](opened)
+        return is_there
+
+    points = sum(1 for point in itertools.takewhile(lambda point: run(work(point)), itertools.count(1)))
+    assert points > 0 or name in WAITS_FOR_NOTHING
+
+
+@pytest.mark.parametrize("identity", [ANN, "won:cleo", "swarm:ann"])
+def test_cancelling_while_connecting_or_closing_leaves_nothing_behind(site, identity):
+    async def opened_and_closed(client):
+        async with client:
+            pass
+
+    async def work(point):
+        client = site.connect(identity)  # starts the server's own part before counting
+        async with nothing_left():
+            return await cancel_at(opened_and_closed(client), point)
+
+    points = sum(1 for point in itertools.takewhile(lambda point: run(work(point)), itertools.count(1)))
+    assert points > 1
+
+
+def test_cancelling_a_peer_of_this_process_leaves_nothing_behind(tmp_path):
+    settings = SwarmSettings(name="alone", work=1000)
+
+    async def joined():
+        async with dovetail.SwarmPeer.join(settings, tmp_path) as peer:
+            await peer.publish("x")
+            await peer.linked()
+
+    async def work(point):
+        async with nothing_left():
+            return await cancel_at(joined(), point)
+
+    assert sum(1 for point in itertools.takewhile(lambda point: run(work(point)), itertools.count(1))) > 2
+
+
+def test_a_peer_of_this_process_that_has_ended_says_so(tmp_path):
+    async def work():
+        peer = dovetail.SwarmPeer.join(SwarmSettings(name="alone", work=1000), tmp_path)
+        async with nothing_left():
+            for call in (peer.status, peer.linked, lambda: peer.publish("x")):
+                with pytest.raises(dovetail.Closed):
+                    await call()
+            async with peer:
+                await peer.status()
+            with pytest.raises(dovetail.Closed, match="has ended"):
+                await opened(peer)
 
     run(work())
 
 
-@pytest.mark.parametrize("turns", [0, 1, 2, 4, 8, 16])
 @pytest.mark.parametrize("identity", [ANN, "won:cleo", "swarm:ann"])
-def test_cancelling_while_connecting_leaves_nothing_behind(site, identity, turns):
-    client = site.connect(identity)
-
-    async def connect():
-        async with client:
-            await asyncio.Event().wait()
+def test_a_closed_client_says_so_and_can_be_opened_again(site, identity):
+    fabric = "pcp" if identity == ANN else identity.partition(":")[0]
+    asked = [(name, call) for name, (_, call) in CALLS.items() if name.startswith(f"{fabric} ")]
+    unbound = {"won create", "won create_further", "won log", "won read"}  # these need no connection
 
     async def work():
         async with nothing_left():
-            task = asyncio.ensure_future(connect())
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            task.cancel()
-            await asyncio.wait([task])
+            client = site.connect(identity)
+            for _ in range(2):
+                async with client:
+                    await STILL_WORKS[fabric](client)
+                for name, call in asked:
+                    if name.endswith(" __aiter__") or name == "swarm events":
+                        await call(client)  # it ends
+                    elif name not in unbound:
+                        with pytest.raises(dovetail.Closed) as raised:
+                            await call(client)
+                        assert str(raised.value)
 
     run(work())
 

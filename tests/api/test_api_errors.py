@@ -26,7 +26,10 @@ def place(tmp_path_factory, site):
     (place / "empty").mkdir()
     write_tables(place / "tables", {"findings": []})
     with dovetail.sync.connect(site.url, ANN) as ann:
-        site.receipt(ann.send(ANN, "me").address).save(place / "good.receipt")
+        addresses = [ann.send(ANN, "me").address for _ in range(17)]  # two of them start with the same digit
+    site.receipt(addresses[0]).save(place / "good.receipt")
+    digits = [address[0] for address in addresses]
+    (place / "digit").write_text(next(digit for digit in digits if digits.count(digit) > 1))
     return place
 
 
@@ -110,6 +113,10 @@ WITHOUT = {
     ),
     "unknown": (lambda s, p: dovetail.Receipt.build(NOBODY, journals=s.journals), dovetail.ReceiptError),
     "no address": (lambda s, p: dovetail.Receipt.build("!!", journals=s.journals), dovetail.UsageError),
+    "several": (
+        lambda s, p: dovetail.Receipt.build((p / "digit").read_text(), journals=s.journals),
+        dovetail.ReceiptError,
+    ),
     "nowhere": (lambda s, p: dovetail.Receipt.build(NOBODY), dovetail.UsageError),
     "no journal": (lambda s, p: dovetail.Receipt.build(NOBODY, journals=p / "no"), dovetail.JournalError),
     "garbage as journal": (lambda s, p: dovetail.Receipt.build(NOBODY, journals=p / "garbage"), dovetail.JournalError),

@@ -18,6 +18,7 @@ from dovetail.pcp.uri import BROKER_URIS, parse_uri
 from dovetail.runtime import pcp_client
 from dovetail.runtime.clock import now_us
 from dovetail.runtime.http import is_url
+from dovetail.runtime.mailbox import Mailbox
 from dovetail.runtime.pcp_client import PcpRequestError, Posted
 from dovetail.runtime.tls import CLOSED, client_context, guess_refusal
 
@@ -85,36 +86,40 @@ class PcpClient(Receiving):
         self._version = protocol
         self._wait_s = wait
         self._timeout_s = timeout
-        self._made = pcp_client.PcpClient(url, identity, version=protocol, context=context)
-        self._is_begun = False
+        self._context = context
+        self._made: pcp_client.PcpClient | None = None
+        """The latest connection; what it received can be read after it is closed."""
+        self._is_open = False
 
     @property
     def _wire(self) -> pcp_client.PcpClient:
-        if not self._is_begun:
+        if self._made is None or not self._is_open:
             raise Closed("the client is not connected: use `async with`")
         return self._made
 
     async def __aenter__(self) -> Self:
-        await self._made.__aenter__()
-        self._is_begun = True
+        made = self._made = pcp_client.PcpClient(self.url, self.identity, version=self._version, context=self._context)
+        await made.__aenter__()
+        self._is_open = True
         try:
             async with asyncio.timeout(max(self._timeout_s, self._wait_s)):
-                await self._wire.try_associate(self._wait_s)
+                await made.try_associate(self._wait_s)
                 if self._version == 2:
                     await self._await_turn()  # a version without associations: only an answer shows that we are let in
         except BaseException as error:
-            await self._wire.__aexit__(None, None, None)
-            failure = self._why_not_connected(error)
+            self._is_open = False
+            await made.__aexit__(None, None, None)
+            failure = self._why_not_connected(error, made.trouble)
             if failure is None:
                 raise
             raise ConnectFailed(self.url, failure) from None
         return self
 
-    def _why_not_connected(self, error: BaseException) -> str | None:
+    def _why_not_connected(self, error: BaseException, trouble: str | None) -> str | None:
         """The reason for ConnectFailed; None for other errors."""
         match error:
             case PcpRequestError():
-                reason = self._wire.trouble or "closed the connection"
+                reason = trouble or "closed the connection"
             case TimeoutError():
                 return f"did not answer within {max(self._timeout_s, self._wait_s):g} s"
             case ConnectFailed():
@@ -130,11 +135,15 @@ class PcpClient(Receiving):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._timeout_s):
-                    await self._wire.flush()
-        await self._wire.__aexit__(kind, error, trace)
+        wire = self._wire
+        try:
+            if kind is None:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._timeout_s):
+                        await wire.flush()
+        finally:
+            self._is_open = False
+            await wire.__aexit__(kind, error, trace)
 
     async def send(
         self,
@@ -206,12 +215,16 @@ class PcpClient(Receiving):
         except PcpRequestError as error:
             raise _request_failed(self.url, error) from None
 
+    @property
+    def _unread(self) -> Mailbox[Incoming]:
+        return (self._made or self._wire).unread
+
     async def _next_message(self) -> Message | None:
-        incoming = await self._wire.unread.get()
+        incoming = await self._unread.get()
         return None if incoming is None else self._message(incoming)
 
     def _take_missed(self) -> int:
-        return self._wire.unread.take_missed()
+        return self._unread.take_missed()
 
     @contextlib.asynccontextmanager
     async def _posting(

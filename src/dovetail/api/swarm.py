@@ -74,8 +74,10 @@ class SwarmPeer(Receiving):
 
     def __init__(self, door: _Door | Path | str, *, _node: SwarmNode | None = None) -> None:
         self._node = _node
-        self._door: _Door = _SocketDoor(_socket_path(Path(door))) if isinstance(door, Path | str) else door
+        self._way: _Door = _SocketDoor(_socket_path(Path(door))) if isinstance(door, Path | str) else door
         self._heard: _Items | None = None
+        self._is_open = _node is None  # one call to a running peer needs no `async with`
+        self._is_begun = False
         self._reading = asyncio.Lock()
 
     @classmethod
@@ -98,8 +100,15 @@ class SwarmPeer(Receiving):
         """Where other peers can reach a peer of this process."""
         return [] if self._node is None else list(self._node.endpoints)
 
+    @property
+    def _door(self) -> _Door:
+        if not self._is_open:
+            raise Closed("the client is not connected: use `async with`")
+        return self._way
+
     async def linked(self, timeout: float | None = None) -> None:
         """Wait until a peer of this process knows another one; raises TimedOut if none answers in time."""
+        _ = self._door
         try:
             async with asyncio.timeout(timeout):
                 if self._node is not None:
@@ -109,7 +118,12 @@ class SwarmPeer(Receiving):
 
     async def __aenter__(self) -> Self:
         if self._node is not None:
+            if self._is_begun:
+                raise Closed("the peer has ended: `join` again")
+            self._is_begun = True
             await self._node.__aenter__()
+        self._is_open = True
+        self._reading = asyncio.Lock()
         try:
             self._heard = await self._door.listen(None)
         except BaseException:
@@ -120,6 +134,7 @@ class SwarmPeer(Receiving):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._is_open = False
         if self._heard is not None:
             self._heard.close()
         if self._node is not None:

@@ -134,6 +134,7 @@ class WonClient(Receiving):
 
     async def __aenter__(self) -> Self:
         await check_node(self.node, self._home.file.authority, self._timeout_s, self._wait_s)
+        self._unread = Mailbox(MAX_UNREAD_MESSAGES)
         wire = OwnerClient(self._home, is_created=self._is_created, observer=self._observe)
         await wire.__aenter__()
         self._wire = wire

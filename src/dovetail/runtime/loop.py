@@ -7,7 +7,7 @@ import contextlib
 import functools
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 from dovetail.model.errors import DovetailError, JournalError
@@ -85,6 +85,21 @@ class LoopJournal:
         # the loop may be closed by now; nobody is left to notify then
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(action, error)
+
+
+async def completed(work: Coroutine[Any, Any, T]) -> T:
+    """Await what must not be left half done, such as closing, to its end; raises a cancellation after that."""
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        task.exception()  # it need not be logged as never retrieved
+        raise cancelled
+    return task.result()
 
 
 async def settled(driver: Driver[Any]) -> None:

@@ -46,7 +46,7 @@ from dovetail.pcp.vocabulary import (
 from dovetail.runtime.acceptor import HandshakeLimits
 from dovetail.runtime.clock import now_us
 from dovetail.runtime.limits import Limits
-from dovetail.runtime.loop import settled
+from dovetail.runtime.loop import completed, settled
 from dovetail.runtime.mailbox import MAX_UNREAD_MESSAGES, Mailbox
 from dovetail.runtime.pcp_wire import ClientWire
 
@@ -132,6 +132,9 @@ class PcpClient:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        await completed(self._close())
+
+    async def _close(self) -> None:
         self._driver.call(self._core.stop)
         with contextlib.suppress(DovetailError):
             await settled(self._driver)

@@ -37,7 +37,7 @@ from dovetail.model.errors import JournalError
 from dovetail.model.hop import Observation, Reason, Stage
 from dovetail.model.times import time_text
 from dovetail.runtime.clock import note_clock_steps, now_us
-from dovetail.runtime.loop import ask, wait_unless_failed
+from dovetail.runtime.loop import ask, completed, wait_unless_failed
 from dovetail.runtime.mailbox import MAX_UNREAD_MESSAGES, Mailbox
 from dovetail.runtime.server_health import OK
 from dovetail.runtime.swarm_solver import WorkSolver
@@ -208,7 +208,7 @@ class SwarmNode:
         try:
             self.endpoints = await self._udp.start(self._listen)
         except BaseException:
-            await asyncio.to_thread(self.journal.close)
+            await completed(asyncio.to_thread(self.journal.close))
             raise
         self._living = asyncio.create_task(_show_life(self.directory / LIFE_SIGN_FILE))
         if self._purge_interval_s:
@@ -236,6 +236,9 @@ class SwarmNode:
 
     async def close(self) -> None:
         """Leave: commit, close sockets and journal, end all subscriptions."""
+        await completed(self._close())
+
+    async def _close(self) -> None:
         await self._udp.stop()
         if self._living is not None:
             self._living.cancel()

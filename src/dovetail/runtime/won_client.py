@@ -28,7 +28,7 @@ from dovetail.runtime.addresses import AddressGuard
 from dovetail.runtime.clock import now_us
 from dovetail.runtime.http import fetch
 from dovetail.runtime.key_fetches import KeyFetches
-from dovetail.runtime.loop import ask
+from dovetail.runtime.loop import ask, completed
 from dovetail.runtime.tls import ClientTls
 from dovetail.runtime.won_links import WonLinks
 from dovetail.tlog.keys import Signer
@@ -198,6 +198,9 @@ class OwnerClient:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await completed(self._close())
+
+    async def _close(self) -> None:
         self._links.driver.call(lambda _: self.owner.stop())
         await self._links.stop()
         await asyncio.to_thread(self.journal.close)
