@@ -1,10 +1,12 @@
 """Hostile clients with a certificate, and an honest one; each is a separate process.
 
     python -m benchmarks.pcp_hostile_clients flood|rubbish|deaf|honest DIRECTORY PORT SECONDS
+    python -m benchmarks.pcp_hostile_clients knock DIRECTORY PORT ADDRESS
 
 `flood` sends valid messages without a recipient as fast as it can, `rubbish` frames that are refused, `deaf` opens 50
 connections that never read and sends to all of them. `honest` sends to itself, one message at a time, and prints one
-JSON object: how many came back, and the median and longest round trip in seconds.
+JSON object: how many came back, and the median and longest round trip in seconds. `knock` connects from an address
+again and again until it is terminated, and prints how many seconds TLS and the upgrade took, or the time limit.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ UPGRADE = (
     b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n"
 )
 DEAF = 50
+LIMIT_S = 8.0
 
 
 def client_context(directory: Path) -> ssl.SSLContext:
@@ -56,16 +59,24 @@ def message(sender: str, target: str, kind: str = "http://example.com/x", data: 
     return frame_head(2, len(payload)) + payload
 
 
-def associate(directory: Path, port: int, client_type: str) -> tuple[ssl.SSLSocket, str]:
-    """An associated connection and its URI."""
-    context = client_context(directory)
-    raw = socket.create_connection(("127.0.0.1", port), timeout=60)
+def upgrade(context: ssl.SSLContext, port: int, address: str = "", limit_s: float = 60) -> ssl.SSLSocket:
+    """A connection from a local address that is a WebSocket."""
+    raw = socket.create_connection(("127.0.0.1", port), timeout=limit_s, source_address=(address, 0))
     raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     link = context.wrap_socket(raw, server_hostname="localhost")
     link.sendall(UPGRADE)
     answer = b""
     while b"\r\n\r\n" not in answer:
-        answer += link.recv(1)
+        piece = link.recv(1)
+        if not piece:
+            raise ConnectionResetError
+        answer += piece
+    return link
+
+
+def associate(directory: Path, port: int, client_type: str) -> tuple[ssl.SSLSocket, str]:
+    """An associated connection and its URI."""
+    link = upgrade(client_context(directory), port)
     uri = f"pcp://client/{client_type}"
     link.sendall(message(uri, "pcp:///server", "http://puppetlabs.com/associate_request", b""))
     read_message(link)
@@ -133,7 +144,23 @@ def honest(directory: Path, port: int, seconds: float) -> None:
     print(json.dumps({"count": len(took), "median": statistics.median(took or [60.0]), "longest": max(took or [60.0])}))
 
 
+def knock(directory: Path, port: int, address: str) -> None:
+    context = client_context(directory)
+    while True:
+        began = time.monotonic()
+        try:
+            upgrade(context, port, address, LIMIT_S).close()
+            took = time.monotonic() - began
+        except OSError:
+            took = LIMIT_S
+        print(took, flush=True)
+        time.sleep(0.2)
+
+
 if __name__ == "__main__":
-    kind, directory, port, seconds = sys.argv[1:]
+    kind, directory, port, last = sys.argv[1:]
     kinds = {"flood": flood, "rubbish": rubbish, "deaf": deaf, "honest": honest}
-    kinds[kind](Path(directory), int(port), float(seconds))
+    if kind == "knock":
+        knock(Path(directory), int(port), last)
+    else:
+        kinds[kind](Path(directory), int(port), float(last))

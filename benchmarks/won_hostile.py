@@ -29,14 +29,13 @@ import signal
 import socket
 import ssl
 import statistics
-import struct
 import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
 
-from benchmarks.pcp_hostile import MIB, frame_head
+from benchmarks.pcp_hostile_clients import frame_head
 from benchmarks.scratch import Row, make_parser, print_rows
 from dovetail.keys import CertificateKind, Names, create_authority, create_signing_key
 from dovetail.runtime.won_client import AtomFile, OwnerClient, OwnerHome
@@ -52,6 +51,7 @@ from dovetail.won.vocabulary import Direction, MessageType
 
 REST_S = 3.0
 CHAIN_LIMIT_S = 10.0
+MIB = 1 << 20
 SILENT, ENDLESS, DEAD, WAITING, UNREAD = 1_000, 30, 3_000, 100, 50
 _RUN = "from dovetail.cli.won import app; app()"
 _ATTACKER = "127.0.0.2"
@@ -174,13 +174,7 @@ def make_message(
 def frame(message: Message) -> bytes:
     """A message as one masked WebSocket frame."""
     data = encode_bundle((message,))
-    # a length must be written in its shortest form
-    head = (
-        struct.pack(">BBHI", 0x82, 0xFE, len(data), 0)
-        if len(data) < 65_536
-        else frame_head(2, len(data), is_final=True)
-    )
-    return head + data
+    return frame_head(2, len(data)) + data
 
 
 async def send_all(writer: asyncio.StreamWriter, pieces: Iterable[bytes], seconds: float) -> None:

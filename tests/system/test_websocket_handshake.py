@@ -252,6 +252,22 @@ def test_addresses_take_turns_so_that_one_with_many_hellos_waits_for_itself():
     assert len(order) < 40, "the other had to wait for all of the crowd"
 
 
+def test_few_of_a_crowd_start_in_one_turn_so_that_others_need_not_wait_for_the_work_of_all():
+    async def scenario() -> int:
+        async def greet(*_: object) -> None: ...
+
+        acceptor = Acceptor(greet, HandshakeLimits())
+        crowd = [asyncio.ensure_future(acceptor.take_turn("192.0.2.1")) for _ in range(100)]
+        await asyncio.sleep(0)
+        started = sum(each.done() for each in crowd)
+        for each in crowd:
+            each.cancel()
+        await asyncio.gather(*crowd, return_exceptions=True)
+        return started
+
+    assert 1 <= asyncio.run(scenario()) <= 10
+
+
 def test_where_too_many_shake_hands_the_address_with_most_of_them_gives_way():
     async def scenario() -> None:
         async with listening(at_once=4) as (_, acceptor):
