@@ -163,6 +163,64 @@ def test_many_dead_destinations_do_not_delay_a_new_one():
     assert ("gone-40" in new.destination, "gone-40" in again.destination) == (True, False)
 
 
+def count_dials(pair, dials):
+    """The world, which cannot reach these nodes, and a list of who was dialled."""
+    answer = pair.world._carry
+
+    def carry(party, item):
+        dials.extend([item.destination] if is_dial(item) else [])
+        answer(party, item)
+
+    pair.world._carry = carry
+
+
+def test_dead_destinations_are_tried_again_at_a_bounded_rate():
+    pair, dials = Pair(WonSettings(max_retries_per_s=2)), []
+    count_dials(pair, dials)
+    for number in range(50):
+        connect_to(pair, number)
+    assert len(dials) >= 50, "the first attempt does not wait"
+    dials.clear()
+    pair.world.pass_time(60)
+    assert 100 <= len(dials) <= 125
+    assert len(set(dials)) == 50, "all have their turn"
+
+
+def test_destination_that_failed_once_does_not_wait_for_many_that_failed_often():
+    pair, dials = Pair(WonSettings(max_retries_per_s=1, max_retry_ms=20_000)), []
+    count_dials(pair, dials)
+    for number in range(60):
+        connect_to(pair, number)
+    pair.world.pass_time(600)
+    connect_to(pair, 60)
+    dials.clear()
+    pair.world.pass_time(10)
+    assert sum("gone-60." in node for node in dials) >= 2
+
+
+def test_retries_go_on_when_the_clock_was_set_back():
+    pair, dials = Pair(WonSettings(max_retries_per_s=1)), []
+    count_dials(pair, dials)
+    for number in range(10):
+        connect_to(pair, number)
+    pair.world.pass_time(5)
+    dials.clear()
+    pair.world.now -= 1_200_000_000
+    pair.a.core.handle_timer(pair.world.now)
+    pair.world.pass_time(60)
+    assert len(dials) >= 40
+
+
+def test_search_for_a_destination_to_drop_costs_the_same_however_many_are_busy():
+    def cost(count):
+        pair = Pair(WonSettings(max_destinations=count))
+        for number in range(count):
+            connect_to(pair, number)
+        return count_calls(lambda: pair.a.core._outboxes.make_room("https://another.example/won/resource"))
+
+    assert cost(100) <= cost(10)
+
+
 def is_dial(item):
     return isinstance(item, OpenLink) and "gone" in item.destination
 

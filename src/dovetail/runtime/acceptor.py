@@ -30,7 +30,7 @@ from dovetail.runtime.tls import describe_failure
 BACKLOG = 4_096
 ACCEPTS_PER_TURN = 64
 BURST_S = 0.03
-"""How much of the rate one turn of the loop may use: a handshake takes about a millisecond of CPU, in which all wait."""
+"""How much of the rate one turn of the loop may use: each handshake takes a millisecond, in which all others wait."""
 NO_FILES_S = 1.0
 KINDS = ("tls", "closed", "timeout", "dropped")
 

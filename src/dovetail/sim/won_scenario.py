@@ -45,6 +45,7 @@ HOSTILE = {
     "max_held_frames": (1, 3),
     "max_queue": (3, 40),
     "max_dials": (1, 2),
+    "max_retries_per_s": (1, 20),
     "recent_messages": (64, 64),
     "max_deferred": (1, 4),
 }

@@ -20,6 +20,10 @@ from dovetail.won.settings import WonSettings
 from dovetail.won.status import QueueStatus
 from dovetail.won.timers import Timers
 
+_MAX_LEVEL = 10
+_RETRY = ""
+"""The timer of the next retry that the rate allows; no node has this name."""
+
 
 class NodeOutboxes:
     """Sends (m, s1) to the recipients' nodes until their responses arrive."""
@@ -33,10 +37,14 @@ class NodeOutboxes:
         self._by_link: dict[LinkId, Outbox] = {}
         self._timers = Timers()
         self._opening: set[LinkId] = set()
-        # destinations waiting for another dial to end, first come first served: those not tried yet and those tried in
-        # vain; the two take turns, so that many dead destinations do not delay a new one
-        self._dial_queues: tuple[dict[str, None], dict[str, None]] = ({}, {})
+        # Destinations waiting to be dialled, by how often they were tried in vain, and those tried before in the order
+        # in which they came. One not tried yet, the one of the fewest attempts and the one that waits the longest take
+        # turns: many dead destinations delay neither a new one nor one that was lost just now.
+        self._by_attempts: list[dict[str, None]] = [{} for _ in range(_MAX_LEVEL + 1)]
+        self._tried: dict[str, None] = {}
         self._turn = 0
+        self._retry_at = 0
+        self._idle: dict[str, None] = {}
         self._forwarded: set[Address] = set()
         self._opened = 0
 
@@ -97,7 +105,7 @@ class NodeOutboxes:
                 self._output.emit(DestinationChanged(box.node, True))
             box.opened()
             self._flush(box, now)
-            self._dial_next()
+            self._dial_next(now)
 
     def closed(self, link: LinkId, now: int) -> None:
         """A link ended or could not be opened."""
@@ -108,7 +116,7 @@ class NodeOutboxes:
                 self._output.emit(DestinationChanged(box.node, False))
             box.lost(now, self._draw())
             self._set_timer(box)
-            self._dial_next()
+            self._dial_next(now)
 
     def node_of(self, link: LinkId) -> str | None:
         """The destination of a link opened from here."""
@@ -119,6 +127,9 @@ class NodeOutboxes:
         """Open links whose pause is over and resend what had no response for too long; returns messages to give up."""
         expired: list[str] = []
         for node in self._timers.pop_due(now):
+            if node == _RETRY:
+                self._dial_next(now)
+                continue
             box = self._boxes[node]
             while box.oldest is not None and self._expires_at(box, box.oldest) <= now:
                 expired.append(box.oldest)
@@ -130,9 +141,11 @@ class NodeOutboxes:
 
     def handle_clock_step(self, now: int) -> None:
         """The clock was set back: pauses end soon, and answers are waited for as if all had been sent now."""
+        self._retry_at = now
         for box in list(self._boxes.values()):
             box.handle_clock_step(now)
             self._set_timer(box)
+        self._dial_next(now)
 
     def next_timer(self) -> int | None:
         """When something is due."""
@@ -145,12 +158,14 @@ class NodeOutboxes:
 
     def _set_timer(self, box: Outbox) -> None:
         """Schedule the box for its next timer or the expiry of its oldest message; drop it if it is idle."""
+        self._idle.pop(box.node, None)
         if box.oldest is None:
             self._timers.set(box.node, None)
-            if box.link is None:
+            if box.link is not None:
+                self._idle[box.node] = None
+            else:
                 self._boxes.pop(box.node, None)
-                for queue in self._dial_queues:
-                    queue.pop(box.node, None)
+                self._leave_queues(box)
             return
         times = (box.next_timer(), self._expires_at(box, box.oldest))
         self._timers.set(box.node, min(due for due in times if due is not None))
@@ -163,13 +178,14 @@ class NodeOutboxes:
 
     def _drop_idle(self) -> bool:
         """Make room for another destination by closing a link with nothing to send."""
-        for box in self._boxes.values():
-            if not len(box) and box.link is not None:
-                self._by_link.pop(box.link, None)
-                self._opening.discard(box.link)
-                self._output.send(CloseLink(box.link))
-                del self._boxes[box.node]
-                return True
+        for node in self._idle:
+            box = self._boxes.pop(node)
+            assert box.link is not None
+            self._by_link.pop(box.link, None)
+            self._opening.discard(box.link)
+            self._output.send(CloseLink(box.link))
+            del self._idle[node]
+            return True
         return False
 
     def _forget(self, uri: str, node: str, message: Address) -> Outbox | None:
@@ -183,27 +199,48 @@ class NodeOutboxes:
         """Open a link if one is needed and due; send what fits into the window."""
         if box.link is None and len(box) and (box.retry_at is None or box.retry_at <= now):
             box.retry_at = None
-            self._dial_queues[box.attempts > 0][box.node] = None
-            self._dial_next()
+            self._wait_for_dial(box)
+            self._dial_next(now)
         while (uri := box.take(now)) is not None:
             box.note_size(uri, self._send(box, uri, now, fresh or {}))
         self._set_timer(box)
 
-    def _dial_next(self) -> None:
-        while any(self._dial_queues) and len(self._opening) < self._settings.max_dials:
-            self._turn = 1 - self._turn
-            queue = self._dial_queues[self._turn] or self._dial_queues[1 - self._turn]
+    def _wait_for_dial(self, box: Outbox) -> None:
+        level = min(box.attempts, _MAX_LEVEL)
+        if box.node not in self._by_attempts[level]:
+            self._leave_queues(box)
+            self._by_attempts[level][box.node] = None
+            if level:
+                self._tried[box.node] = None
+
+    def _leave_queues(self, box: Outbox) -> None:
+        for queue in (self._tried, *self._by_attempts):
+            queue.pop(box.node, None)
+
+    def _dial_next(self, now: int) -> None:
+        """Dial as many as may be dialled at once; those that were tried before, only as fast as the rate allows."""
+        while len(self._opening) < self._settings.max_dials:
+            untried, *others = self._by_attempts
+            fewest = next(filter(None, others), {}) if self._retry_at <= now else {}
+            queues = (untried, fewest, self._tried if fewest else {})
+            if not any(queues):
+                break
+            self._turn += 1
+            queue = queues[self._turn % 3] or queues[(self._turn + 1) % 3] or queues[(self._turn + 2) % 3]
             box = self._boxes[next(iter(queue))]
-            for each in self._dial_queues:
-                each.pop(box.node, None)
+            self._leave_queues(box)
             if box.link is not None:
                 continue
+            if queue is not untried:
+                self._retry_at = now + 1_000_000 // self._settings.max_retries_per_s
             self._opened += 1
             box.link = f"to {box.node} {self._opened}"
             self._by_link[box.link] = box
             self._opening.add(box.link)
             self._output.send(OpenLink(box.link, box.node, LinkKind.NODE.value))
             self._set_timer(box)
+        is_waiting = bool(self._tried) and len(self._opening) < self._settings.max_dials
+        self._timers.set(_RETRY, self._retry_at if is_waiting else None)
 
     def _send(self, box: Outbox, uri: str, now: int, fresh: dict[str, bytes]) -> int:
         """Send a message with its s1; returns the number of bytes."""

@@ -63,6 +63,9 @@ class WonSettings(LinkMemory, msgspec.Struct, frozen=True, kw_only=True, forbid_
     max_queue: Annotated[int, Meta(ge=1, description="messages waiting for one destination node")] = 100_000
     max_destinations: Annotated[int, Meta(ge=1, description="destination nodes with waiting messages")] = 10_000
     max_dials: Annotated[int, Meta(ge=1, description="links to other nodes being opened at the same time")] = 64
+    max_retries_per_s: Annotated[
+        int, Meta(ge=1, le=1000, description="attempts a second to reach nodes that could not be reached before")
+    ] = 50
     message_lifetime_ms: Annotated[
         int, Meta(ge=1000, description="a message not accepted by its recipient's node within this time has failed")
     ] = 604_800_000
