@@ -149,7 +149,7 @@ def test_tables_of_an_earlier_version_are_refused_in_one_line(tmp_path, capsys):
 
 def test_the_old_name_of_the_option_still_works_and_says_so(out, capsys):
     assert main(["audit", "show", "hops", "--out", str(out), "--limit", "0"]) == 0
-    assert "--out is now called --tables" in capsys.readouterr().err
+    assert "--out is called --tables now" in capsys.readouterr().err
     assert main(["audit", "show", "hops"]) == 2
 
 

@@ -126,9 +126,9 @@ def await_signatures(opening: Callable[[], AbstractContextManager[list[HopSource
         time.sleep(_POLL_S)
 
 
-def load_trust(trust: Paths) -> list[Verifier]:
+def load_trust(trust: Paths) -> tuple[Verifier, ...]:
     """The public keys in these files and directories."""
-    return [key for path in _paths(trust) for key in load_verifier_keys(path)]
+    return load_verifier_keys(*_paths(trust))
 
 
 def _paths(given: Paths) -> list[Path]:

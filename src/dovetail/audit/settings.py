@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dovetail.fabrics import every_fabric
+from dovetail.keys import load_verifier_keys
 from dovetail.keys.files import read_bounded
-from dovetail.model.errors import CheckpointError, ConfigError
+from dovetail.model.errors import ConfigError
 from dovetail.model.fabric import Agreement
-from dovetail.tlog.keys import Verifier, parse_verifier
+from dovetail.tlog.keys import Verifier
 
 MAX_FILE_BYTES = 1 << 20
 
@@ -41,13 +42,13 @@ class AuditSettings:
 def load_settings(
     agreement_files: Sequence[Path] = (), trust_files: Sequence[Path] = (), *, loss_timeout_s: float = 30
 ) -> AuditSettings:
-    """Settings from files of agreements, and files of trusted keys, one verifier per line."""
+    """Settings from files of agreements, and trust stores (`keys.load_verifier_keys`)."""
     agreements: dict[str, Agreement] = {}
     for path in agreement_files:
         agreements |= read_agreements(path)
     if len(agreement_files) == 1:
         agreements[""] = next(iter(agreements.values()))
-    trusted = [verifier for path in trust_files for verifier in read_trust(path)]
+    trusted = load_verifier_keys(*trust_files)
     return AuditSettings(agreements=agreements, trusted=trusted, loss_timeout_us=int(loss_timeout_s * 1_000_000))
 
 
@@ -61,19 +62,3 @@ def read_agreements(path: Path) -> dict[str, Agreement]:
             except ValueError as error:
                 problem = problem or str(error)
     raise ConfigError(f"{path}: {problem}")
-
-
-def read_trust(path: Path) -> list[Verifier]:
-    """Verifier keys from a file, one per line; empty lines and lines with `#` are skipped."""
-    try:
-        lines = read_bounded(path, MAX_FILE_BYTES, ConfigError).decode().splitlines()
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: {error}") from None
-    verifiers = []
-    for number, line in enumerate(lines, 1):
-        if line.strip() and not line.startswith("#"):
-            try:
-                verifiers.append(parse_verifier(line))
-            except CheckpointError as error:
-                raise ConfigError(f"{path}, line {number}: {error}") from None
-    return verifiers

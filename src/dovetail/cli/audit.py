@@ -9,9 +9,20 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from dovetail.cli.client_options import TablesOption, deprecated, each_of, given_or_known, in_context, read_context
+from dovetail.cli.audit_options import (
+    AuditOptions,
+    Conf,
+    Lake,
+    Memory,
+    RunSource,
+    Swarms,
+    TableSource,
+    open_spark,
+)
+from dovetail.cli.client_options import each_of, given_or_known, in_context, key_values, read_context
 from dovetail.cli.exit_codes import EXIT_NO
-from dovetail.cli.table_options import Form, prints_table
+from dovetail.cli.option_groups import takes_groups
+from dovetail.cli.table_options import Form
 
 app = typer.Typer(
     help="Audit the lake of sealed journals on Spark, and look into the tables.",
@@ -19,15 +30,6 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Lake = Annotated[
-    str | None,
-    typer.Argument(
-        help="The lake that journals are sealed to: a directory, or s3://bucket/prefix; from the context by default.",
-        metavar="LAKE",
-        show_default=False,
-    ),
-]
-OldOut = Annotated[str | None, typer.Option("--out", hidden=True)]
 Journals = Annotated[
     list[Path] | None,
     typer.Option(
@@ -37,46 +39,18 @@ Journals = Annotated[
         show_default=False,
     ),
 ]
-RunNumber = Annotated[int | None, typer.Option("--run", help="Open the tables as this run left them.", min=1)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-Master = Annotated[
-    str | None, typer.Option(metavar="URL", help="Spark's master, such as spark://host:7077; local by default.")
-]
-Conf = Annotated[list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A Spark setting; repeatable.")]
-Memory = Annotated[
-    str | None, typer.Option("--driver-memory", metavar="SIZE", help="Memory of the driver, such as 4g.")
-]
-Swarms = Annotated[
-    list[Path] | None, typer.Option("--swarm", metavar="FILE", help="Settings file of a swarm (TOML); repeatable.")
-]
-Trust = Annotated[
-    list[Path] | None, typer.Option("--trust", metavar="FILE", help="A file of trusted keys; repeatable.")
-]
 FailOn = Annotated[
     Literal["error", "warning"] | None,
     typer.Option(help="Exit with 3 if there is a finding of this severity or worse.", show_default=False),
-]
-LossTimeout = Annotated[
-    float, typer.Option(metavar="SECONDS", help="Seconds after which an undelivered message counts as lost.", min=0)
-]
-OldPatience = Annotated[
-    float | None, typer.Option("--patience", hidden=True, min=0, callback=deprecated("--patience", "--loss-timeout"))
 ]
 
 
 @app.command()
 @in_context
+@takes_groups
 def run(
-    lake: Lake = None,
-    tables: TablesOption = None,
-    out: OldOut = None,
-    master: Master = None,
-    conf: Conf = None,
-    driver_memory: Memory = None,
-    swarm: Swarms = None,
-    trust: Trust = None,
-    loss_timeout: LossTimeout = 30,
-    patience: OldPatience = None,
+    options: AuditOptions,
     wait: Annotated[
         float, typer.Option(metavar="SECONDS", help="Seconds to wait for another audit that writes the tables.", min=0)
     ] = 0,
@@ -92,10 +66,8 @@ def run(
     """
     from dovetail.cli.output import print_json, print_text
 
-    root = _root(tables, out)
-    place = given_or_known(lake, "lake", "no lake: name it")
-    loss_timeout = loss_timeout if patience is None else patience
-    audit = _open_audit(place, root, master, conf, driver_memory, swarm, trust, loss_timeout, as_of, is_once=True)
+    moment = as_of if as_of is None or as_of.tzinfo is not None else as_of.replace(tzinfo=dt.UTC)
+    audit = options.open(moment, is_once=True)
     audit.wait_s = wait
     summary = _run_with_progress(audit)
     if as_json:
@@ -108,23 +80,15 @@ def run(
 
 @app.command()
 @in_context
+@takes_groups
 def follow(
-    lake: Lake = None,
-    tables: TablesOption = None,
-    out: OldOut = None,
+    options: AuditOptions,
     every: Annotated[
         float, typer.Option(metavar="SECONDS", help="Seconds between checks for new files in the lake.", min=0.1)
     ] = 10,
     webhook: Annotated[
         str | None, typer.Option(metavar="URL", help="URL that each alert is posted to as JSON.")
     ] = None,
-    master: Master = None,
-    conf: Conf = None,
-    driver_memory: Memory = None,
-    swarm: Swarms = None,
-    trust: Trust = None,
-    loss_timeout: LossTimeout = 30,
-    patience: OldPatience = None,
     sealing: Annotated[
         float,
         typer.Option(
@@ -142,10 +106,7 @@ def follow(
     from dovetail.cli.output import escape, print_json, say
 
     url = check_webhook(webhook) if webhook is not None else None
-    root = _root(tables, out)
-    place = given_or_known(lake, "lake", "no lake: name it")
-    loss_timeout = loss_timeout if patience is None else patience
-    audit = _open_audit(place, root, master, conf, driver_memory, swarm, trust, loss_timeout, None)
+    audit = options.open()
     hook = Webhook(url, say) if url is not None else None
 
     def tell(finding: dict[str, Any]) -> None:
@@ -158,10 +119,11 @@ def follow(
         if hook is not None:
             hook.put(finding)
 
-    follower = Follower(audit, Alerts(root, tell, overdue_us=int((loss_timeout + sealing) * 1_000_000)), every)
+    overdue_us = int((options.loss_timeout_s + sealing) * 1_000_000)
+    follower = Follower(audit, Alerts(options.root, tell, overdue_us=overdue_us), every)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: follower.stop.set())
-    say(f"following {place} every {every:g} s; stop with Ctrl-C")
+    say(f"following {options.place} every {every:g} s; stop with Ctrl-C")
     try:
         follower.run()
     finally:
@@ -213,7 +175,7 @@ def compact(
     if master is not None:
         from dovetail.audit.compact import SparkTasks
 
-        run_tasks = SparkTasks(_open_spark(master, conf, driver_memory, place))
+        run_tasks = SparkTasks(open_spark(master, conf, driver_memory, place))
     with Bar("compact", "files") as bar:
         summary = Compaction(
             store=store,
@@ -234,26 +196,25 @@ def compact(
 
 @app.command()
 @in_context
+@takes_groups
 def verify(
+    source: RunSource,
     lake: Annotated[
         str | None, typer.Argument(help="The lake; by default the one that was audited.", show_default=False)
     ] = None,
-    tables: TablesOption = None,
-    run: RunNumber = None,
     as_json: AsJson = False,
 ) -> None:
     """Read again everything that was audited; exits with 3 if a file was altered or is gone, and names its server.
 
     A run of the audit notices such a file by its size and times, or its ETag. This reads the bytes, without Spark.
     """
-    from dovetail.audit.tables import open_tables
     from dovetail.audit.verify import verify_lake
     from dovetail.cli.output import escape, print_json, print_text
     from dovetail.cli.progress import Bar
     from dovetail.lake.location import open_store
     from dovetail.lake.snapshot import check_lake
 
-    opened = open_tables(_root(tables, None), run)
+    opened = source.open()
     store = open_store(check_lake(lake or opened.run.lake))
     with Bar("verify", "files") as bar:
         done = verify_lake(opened, store, bar.update)
@@ -267,11 +228,9 @@ def verify(
 
 @app.command("tables")
 @in_context
-@prints_table
+@takes_groups
 def list_tables(
-    tables: TablesOption = None,
-    out: OldOut = None,
-    run: RunNumber = None,
+    source: RunSource,
     sql: Annotated[
         bool, typer.Option("--sql", help="Print how DuckDB, Polars, Trino and Spark open the same versions.")
     ] = False,
@@ -280,10 +239,9 @@ def list_tables(
 ) -> None:
     """List the tables of a run with their rows, or how other engines open them."""
     from dovetail.audit.schemas import BY_NAME
-    from dovetail.audit.tables import open_tables
     from dovetail.cli.output import print_rows, print_text
 
-    opened = open_tables(_root(tables, out), run)
+    opened = source.open()
     if sql:
         from dovetail.audit.engines import recipes
 
@@ -303,12 +261,10 @@ def list_tables(
 
 @app.command()
 @in_context
-@prints_table
+@takes_groups
 def show(
     table: Annotated[str, typer.Argument(help="The table's name.")],
-    tables: TablesOption = None,
-    out: OldOut = None,
-    run: RunNumber = None,
+    source: RunSource,
     limit: Annotated[int, typer.Option(help="Maximum number of rows (0: no limit).", min=0)] = 20,
     where: Annotated[
         list[str] | None,
@@ -320,16 +276,16 @@ def show(
     form: Form,
 ) -> None:
     """Print rows of one table; servers whose journals are known have their names, with --wide their URIs."""
-    from dovetail.audit.tables import check_columns, open_tables
+    from dovetail.audit.tables import check_columns
     from dovetail.cli.output import print_rows, say
 
-    opened = open_tables(_root(tables, out), run)
+    opened = source.open()
     schema = opened.dataset(table).schema
     names = columns.split(",") if columns else schema.names
     check_columns(schema, names)
     servers = _server_names(journals)
     uris = {name: server for server, name in servers.items()}
-    conditions = {column: uris.get(value, value) for column, value in _pairs(where or [], "--where").items()}
+    conditions = {column: uris.get(value, value) for column, value in key_values(where or [], "--where").items()}
     expression = opened.equals(table, conditions)
     rows = opened.scan(table, expression, limit or None)
     print_rows(rows if form.is_whole else (_name_servers(row, servers) for row in rows), names, form)
@@ -340,23 +296,21 @@ def show(
 
 @app.command()
 @in_context
+@takes_groups
 def why(
+    source: RunSource,
     address: Annotated[
         str, typer.Argument(help="The message: hex, wm:/..., a pcp id, or a prefix of any of them.", metavar="ADDRESS")
     ],
-    tables: TablesOption = None,
-    out: OldOut = None,
-    run: RunNumber = None,
     journals: Journals = None,
     as_json: AsJson = False,
 ) -> None:
     """Trace one message: every hop, and where and why it stopped."""
     from dovetail.audit.message_trace import trace_message, trace_text
     from dovetail.audit.server_names import named_by
-    from dovetail.audit.tables import open_tables
     from dovetail.cli.output import escape, print_json
 
-    trace = trace_message(open_tables(_root(tables, out), run), address)
+    trace = trace_message(source.open(), address)
     if as_json:
         print_json(trace)
     else:
@@ -366,9 +320,9 @@ def why(
 
 @app.command()
 @in_context
+@takes_groups
 def vacuum(
-    tables: TablesOption = None,
-    out: OldOut = None,
+    source: TableSource,
     keep: Annotated[int, typer.Option(help="Number of newest runs to keep.", min=1)] = 10,
     older_than: Annotated[
         float, typer.Option(metavar="HOURS", help="Also keep runs that ended in the last HOURS.", min=0)
@@ -379,7 +333,7 @@ def vacuum(
     from dovetail.audit.vacuum import vacuum_tables
     from dovetail.cli.output import print_text
 
-    done = vacuum_tables(_root(tables, out), keep_runs=keep, older_than_h=older_than, is_dry=dry_run)
+    done = vacuum_tables(source.root, keep_runs=keep, older_than_h=older_than, is_dry=dry_run)
     print_text(done.text())
 
 
@@ -396,7 +350,7 @@ def package(
 
 
 @app.command()
-@prints_table
+@takes_groups
 def explain(form: Form) -> None:
     """Print the step graph: which tables each table is computed from."""
     from dovetail.audit.schemas import BY_NAME
@@ -410,51 +364,6 @@ def explain(form: Form) -> None:
     print_rows(rows, ["table", "layer", "made_from", "meaning"], form)
 
 
-def _open_audit(
-    lake: str,
-    tables: str,
-    master: str | None,
-    conf: list[str] | None,
-    driver_memory: str | None,
-    swarm: list[Path] | None,
-    trust: list[Path] | None,
-    loss_timeout: float,
-    as_of: dt.datetime | None,
-    *,
-    is_once: bool = False,
-) -> Any:
-    from dovetail.audit.run import Audit
-    from dovetail.audit.settings import load_settings
-    from dovetail.audit.tables import check_room, refuse_old_format
-    from dovetail.lake.location import open_store
-    from dovetail.lake.snapshot import check_lake, snapshot
-
-    place = check_lake(lake)
-    refuse_old_format(tables)
-    check_room(tables)
-    settings = load_settings(swarm or [], trust or [], loss_timeout_s=loss_timeout)
-    rows = snapshot(open_store(place)).hops if is_once else None
-    moment = as_of if as_of is None or as_of.tzinfo is not None else as_of.replace(tzinfo=dt.UTC)
-    spark = _open_spark(master, conf, driver_memory, lake, tables, rows=rows)
-    return Audit(spark=spark, lake=place, tables=tables, settings=settings, as_of=moment)
-
-
-def _open_spark(
-    master: str | None, conf: list[str] | None, driver_memory: str | None, *places: str, rows: int | None = None
-) -> Any:
-    from dovetail.audit.session import SessionOptions, open_session
-    from dovetail.lake.location import is_url
-
-    options = SessionOptions(
-        master=master,
-        driver_memory=driver_memory,
-        conf=_pairs(conf or [], "--conf"),
-        rows=rows,
-        has_s3=any(map(is_url, places)),
-    )
-    return open_session(options)
-
-
 def _server_names(journals: list[Path] | None) -> dict[str, str]:
     from dovetail.audit.server_names import read_names
 
@@ -463,17 +372,6 @@ def _server_names(journals: list[Path] | None) -> dict[str, str]:
 
 def _name_servers(row: dict[str, Any], servers: dict[str, str]) -> dict[str, Any]:
     return {column: servers.get(value, value) if isinstance(value, str) else value for column, value in row.items()}
-
-
-def _root(tables: str | None, out: str | None) -> str:
-    """The absolute directory of the tables, or their URL; `--out` is the option's former name."""
-    from dovetail.cli.output import say
-    from dovetail.lake.location import is_url
-
-    if out is not None:
-        say("--out is now called --tables; the old name will be removed in the next release")
-    root = given_or_known(tables or out, "tables", "no audit tables: name them with --tables")
-    return root if is_url(root) else str(Path(root).absolute())
 
 
 def _run_with_progress(job: Any) -> Any:
@@ -485,15 +383,3 @@ def _run_with_progress(job: Any) -> Any:
     with TerminalProgress(job.spark) as progress:
         job.progress = progress
         return job.run()
-
-
-def _pairs(items: list[str], option: str) -> dict[str, str]:
-    from dovetail.model.errors import UsageError
-
-    pairs = {}
-    for item in items:
-        name, equals_sign, value = item.partition("=")
-        if not equals_sign or not name:
-            raise UsageError(f"{option} takes KEY=VALUE, got {item[:80]!r}")
-        pairs[name] = value
-    return pairs

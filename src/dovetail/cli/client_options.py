@@ -7,10 +7,10 @@ import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any, Concatenate, Literal, ParamSpec, TypeVar, get_type_hints
+from typing import IO, TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from dovetail.api.contexts import Context
     from dovetail.api.pcp import PcpClient
     from dovetail.api.values import Sent
-
-T = TypeVar("T")
-P = ParamSpec("P")
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|)")
@@ -37,6 +34,17 @@ def parse_duration(given: str | float) -> float:
     if match is None:
         raise typer.BadParameter(f"{str(given)[:40]!r} is not a duration such as 30s, 500ms or 2m")
     return float(match[1]) * _UNITS[match[2]]
+
+
+def parse_time_text(text: str, option: str = "") -> int:
+    """Microseconds of a time in ISO 8601, UTC if it has no zone; UsageError names the option that it was given for."""
+    from dovetail.model.times import parse_time
+
+    try:
+        return parse_time(text)
+    except ValueError:
+        given = f"{option} {text[:80]!r}".strip()
+        raise UsageError(f"{given} is not a time such as 2026-11-15 or 2026-11-15T20:00:00Z") from None
 
 
 def deprecated(old: str, new: str) -> Any:
@@ -267,31 +275,6 @@ def _await_lock(file: IO[bytes]) -> None:
     fcntl.flock(file, fcntl.LOCK_EX)
 
 
-def takes(options: type[T]) -> Callable[[Callable[Concatenate[T, P], None]], Callable[..., None]]:
-    """Add the fields of a dataclass to a command as options; the command gets the dataclass as its first argument."""
-    hints = get_type_hints(options, include_extras=True)
-    added = [
-        Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name])
-        for field in fields(options)  # type: ignore[arg-type]  # always a dataclass
-    ]
-
-    def decorate(command: Callable[Concatenate[T, P], None]) -> Callable[..., None]:
-        hints = get_type_hints(command, include_extras=True)
-        own = list(signature(command).parameters.values())[1:]
-
-        @functools.wraps(command)
-        def run(**values: Any) -> None:
-            given = options(**{each.name: values.pop(each.name) for each in added})
-            command(given, **values)  # type: ignore[call-arg]  # `values` has all other parameters
-
-        own = [each.replace(kind=Parameter.KEYWORD_ONLY, annotation=hints[each.name]) for each in own]
-        run.__signature__ = Signature([*own, *added])  # type: ignore[attr-defined]
-        run.__annotations__ = {}
-        return run
-
-    return decorate
-
-
 def needed_key(given: Path | None, old: Path | None) -> Path:
     """The signing key, by either name of its option."""
     found = given or old
@@ -325,3 +308,14 @@ def describe_sent(sent: Sent) -> dict[str, object]:
         "responses": list(sent.responses) or None,
     }
     return {name: value for name, value in record.items() if value is not None}
+
+
+def key_values(items: list[str], option: str) -> dict[str, str]:
+    """The values of an option that takes KEY=VALUE and may be repeated."""
+    pairs = {}
+    for item in items:
+        name, equals_sign, value = item.partition("=")
+        if not equals_sign or not name:
+            raise UsageError(f"{option} takes KEY=VALUE, got {item[:80]!r}")
+        pairs[name] = value
+    return pairs

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from dovetail.cli.exit_codes import EXIT_FAILED, EXIT_NO
-from dovetail.cli.table_options import Form, prints_table
+from dovetail.cli.option_groups import takes_groups
+from dovetail.cli.table_options import Form
 
 app = typer.Typer(help="Check, show and write configuration files.", no_args_is_help=True)
 
@@ -45,7 +46,7 @@ def check(file: File, as_json: AsJson = False) -> None:
 
 
 @app.command()
-@prints_table
+@takes_groups
 def show(
     file: Annotated[
         Path | None, typer.Argument(help="The configuration file; without it, the defaults.", metavar="FILE")

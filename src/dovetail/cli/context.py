@@ -9,7 +9,8 @@ import typer
 
 from dovetail.cli.client_options import complete_context
 from dovetail.cli.exit_codes import EXIT_NO
-from dovetail.cli.table_options import Form, prints_table
+from dovetail.cli.option_groups import takes_groups
+from dovetail.cli.table_options import Form
 
 app = typer.Typer(help="Save servers, keys and files under a name for commands to use.", no_args_is_help=True)
 
@@ -99,7 +100,7 @@ def use(name: Name) -> None:
 
 
 @app.command("list")
-@prints_table
+@takes_groups
 def list_all(form: Form) -> None:
     """List the contexts; a star marks the current one."""
     from dovetail.api.contexts import current_context, list_contexts, load_context

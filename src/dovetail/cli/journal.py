@@ -13,18 +13,19 @@ if TYPE_CHECKING:
     from dovetail.journal.reader import JournalReader
     from dovetail.model.address import Address
     from dovetail.model.hop import Hop
-    from dovetail.tlog.keys import Signer
 
-from dovetail.cli.client_options import OldSigningKey, SigningKey, each_of, in_context, needed_key, read_context
+from dovetail.cli.client_options import OldSigningKey, SigningKey, in_context, needed_key, parse_time_text, read_context
 from dovetail.cli.exit_codes import EXIT_NO
 from dovetail.cli.journal_input import (
+    find_given,
     known_elsewhere,
     load_agreement,
     load_checkpoint,
-    load_trust,
+    one_known,
     seen_by_witness,
 )
-from dovetail.cli.table_options import Form, prints_table
+from dovetail.cli.option_groups import takes_groups
+from dovetail.cli.table_options import Form
 
 app = typer.Typer(help="Inspect, verify, seal and purge journals.", no_args_is_help=True)
 
@@ -52,7 +53,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON object per line."
 
 @app.command("list")
 @in_context
-@prints_table
+@takes_groups
 def list_journals(paths: Journals = None, *, form: Form) -> None:
     """List journals: server, number of hops, and how far they are signed."""
     from dovetail.cli.output import print_rows
@@ -60,7 +61,7 @@ def list_journals(paths: Journals = None, *, form: Form) -> None:
     from dovetail.model.times import time_text
 
     rows = []
-    for path in _find(paths):
+    for path in find_given(paths):
         with JournalReader.open(path) as reader:
             checkpoint = reader.latest_checkpoint()
             last = next(reader.hops(reader.size - 1), None) if reader.size else None
@@ -88,7 +89,7 @@ def print_keys(paths: Journals = None) -> None:
     from dovetail.cli.output import escape, print_text
     from dovetail.journal.reader import read_identity
 
-    for path in _find(paths):
+    for path in find_given(paths):
         print_text(escape(read_identity(path).verifier.text()) + "\n")
 
 
@@ -113,20 +114,20 @@ def tail(
     as_json: AsJson = False,
 ) -> None:
     """Print hops: the latest, or from a position or time on. Works on a live journal."""
-    from dovetail.cli.output import escape, print_json, print_text
+    from dovetail.cli.journal_text import print_hop
     from dovetail.journal.reader import JournalReader
     from dovetail.model.errors import UsageError
 
     if follow and until is not None:
         raise UsageError("--follow never ends and --until does; give only one")
-    path = path or _one_known()
+    path = path or one_known()
     with JournalReader.open(path) as reader:
         start = max(0, reader.size - count)
         if first is not None:
             start = first
         elif since is not None:
-            start = reader.seq_at(_parse_time(since, "--since"))
-        end = reader.seq_at(_parse_time(until, "--until")) if until is not None else None
+            start = reader.seq_at(parse_time_text(since, "--since"))
+        end = reader.seq_at(parse_time_text(until, "--until")) if until is not None else None
         wanted = None if message is None else _find_message(path, message)
         hops: Iterator[Hop]
         if follow:
@@ -137,10 +138,7 @@ def tail(
             begin = 0 if first is None and since is None else start  # all of the message's hops
             hops = (hop for hop in reader.hops_of(wanted) if hop.seq >= begin and (end is None or hop.seq < end))
         for hop in hops:
-            if as_json:
-                print_json(_hop_record(hop))
-            else:
-                print_text(escape(_hop_line(hop)) + "\n")
+            print_hop(hop, as_json=as_json)
 
 
 @app.command()
@@ -174,15 +172,16 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Recompute every hash and signature; exit 3 and name the first bad row if anything is wrong."""
-    from dovetail.cli.output import print_json, print_text, say
+    from dovetail.cli.journal_text import print_verdict
     from dovetail.cli.progress import Bar
     from dovetail.journal.reader import read_identity
     from dovetail.journal.verify import verify_journal
+    from dovetail.keys import load_verifier_keys
 
-    trusted = load_trust([trust] if trust else [] if paths else map(Path, read_context().trust))
+    trusted = load_verifier_keys(*([trust] if trust else [] if paths else map(Path, read_context().trust)))
     kept = load_checkpoint(since)
     is_intact = True
-    for path in _find(paths):
+    for path in find_given(paths):
         with Bar(f"verify {path.name}", "hops") as bar:
             known = known_elsewhere(path, lake, seen)
             agreement = None if swarm is None else load_agreement(swarm, read_identity(path).server)
@@ -190,30 +189,7 @@ def verify(
                 path, trusted=trusted, since=kept, known=known, agreement=agreement, progress=bar.update
             )
         is_intact &= verdict.is_intact
-        unsigned = verdict.hops - verdict.committed
-        if as_json:
-            print_json(
-                {
-                    "path": str(path),
-                    "server": verdict.server,
-                    "intact": verdict.is_intact,
-                    "hops": verdict.hops,
-                    "messages": verdict.messages,
-                    "checkpoints": verdict.checkpoints,
-                    "committed": verdict.committed,
-                    "first": str(verdict.first) if verdict.first else None,
-                    "findings": [{"seq": f.seq, "last": f.last, "detail": f.detail} for f in verdict.findings],
-                }
-            )
-        elif verdict.is_intact:
-            print_text(
-                f"{path}: intact; {verdict.hops} hops and {verdict.messages} messages of {verdict.server}, "
-                f"{verdict.checkpoints} checkpoints, {unsigned} hops not signed yet\n"
-            )
-        else:
-            print_text(f"{path}: NOT intact; {verdict.first}\n")
-            for finding in verdict.findings:
-                say(f"  {finding}")
+        print_verdict(path, verdict, as_json=as_json)
     if not is_intact:
         raise typer.Exit(EXIT_NO)
 
@@ -241,12 +217,13 @@ def recover(
     """
     from dovetail.cli.output import print_record
     from dovetail.journal.recovery import recover_journal
+    from dovetail.keys import load_signing_key
     from dovetail.lake.location import open_store
     from dovetail.lake.reader import open_server
     from dovetail.model.errors import JournalRolledBack
     from dovetail.runtime.clock import now_us
 
-    signer = _load_signer(needed_key(signing_key, key))
+    signer = load_signing_key(needed_key(signing_key, key))
     recovery = recover_journal(
         path,
         signer=signer,
@@ -293,7 +270,7 @@ def checkpoint(path: OneJournal, signing_key: SigningKey = None, key: OldSigning
 
 @app.command()
 @in_context
-@prints_table
+@takes_groups
 def seal(
     paths: Journals = None,
     lake: Annotated[
@@ -320,7 +297,7 @@ def seal(
 
     lake = lake or read_context().lake or "lake"
     rows, refused = [], list[JournalError]()
-    for path in _find(paths):
+    for path in find_given(paths):
         try:
             if signing_key or key:
                 _sign(path, needed_key(signing_key, key), lake)
@@ -373,6 +350,7 @@ def purge(
     from dovetail.journal.continuity import Known
     from dovetail.journal.purge import purge_step
     from dovetail.journal.writer import JournalWriter
+    from dovetail.keys import load_signing_key
     from dovetail.lake.head import read_head
     from dovetail.lake.known import known_by
     from dovetail.lake.location import open_store
@@ -380,10 +358,10 @@ def purge(
     from dovetail.runtime.clock import now_us
 
     now = now_us()
-    until_us = now if before is None else _parse_time(before, "--before")
+    until_us = now if before is None else parse_time_text(before, "--before")
     if until_us > now:
         raise UsageError(f"--before {before} lies in the future: only expired messages are purged")
-    signer = _load_signer(needed_key(signing_key, key))
+    signer = load_signing_key(needed_key(signing_key, key))
     agreement = load_agreement(swarm, signer.name)
     if agreement is None and fabric_of(signer.name).default_agreement is not None:
         raise UsageError("--swarm is needed: the agreement says when messages of a swarm expire")
@@ -404,30 +382,6 @@ def purge(
     print_record({"path": str(path), "purged": purged, "hops": hops}, as_json=as_json)
 
 
-def _find(given: list[Path] | None) -> list[Path]:
-    """The journals named, and those in the directories named."""
-    from dovetail.journal.folder import PEER_JOURNAL, SUFFIX, find_journals
-    from dovetail.model.errors import UsageError
-
-    paths = each_of(given, () if given else read_context().journals)
-    if not paths:
-        raise UsageError("which journals? name them, or save them in a context")
-    found = [each for path in paths for each in find_journals(path)]
-    if not found:
-        raise UsageError(f"no *{SUFFIX} or {PEER_JOURNAL} files in {', '.join(map(str, paths))}")
-    return found
-
-
-def _one_known() -> Path:
-    """The one journal of the context."""
-    from dovetail.model.errors import UsageError
-
-    found = _find(None)
-    if len(found) > 1:
-        raise UsageError(f"the context has {len(found)} journals, expected one: name it")
-    return found[0]
-
-
 def _follow(reader: JournalReader, position: int) -> Iterator[Hop]:
     """Hops from `position` on, without end."""
     while True:
@@ -445,56 +399,14 @@ def _find_message(path: Path, text: str) -> Address:
         return find_message([source], text)
 
 
-def _hop_record(hop: Hop) -> dict[str, object]:
-    from dovetail.fabrics import address_text
-    from dovetail.model.times import time_text
-
-    return {
-        "server": hop.server,
-        "seq": hop.seq,
-        "at": time_text(hop.at_us),
-        "stage": str(hop.stage),
-        "message": address_text(hop.message, hop.fabric),
-        "counterpart": hop.counterpart,
-        "reason": str(hop.reason) if hop.reason else None,
-        "size": hop.size,
-        "raw": hop.raw.hex() if hop.raw is not None else None,
-    }
-
-
-def _hop_line(hop: Hop) -> str:
-    from dovetail.fabrics import address_text
-    from dovetail.model.times import time_text
-
-    reason = f" ({hop.reason})" if hop.reason else ""
-    size = f" {hop.size} bytes" if hop.size is not None else ""
-    message = address_text(hop.message, hop.fabric)[:20]
-    return f"{hop.seq:>8} {time_text(hop.at_us)} {hop.stage:<13} {message} {hop.counterpart or '-'}{reason}{size}"
-
-
-def _parse_time(text: str, option: str) -> int:
-    from dovetail.model.errors import UsageError
-    from dovetail.model.times import parse_time
-
-    try:
-        return parse_time(text)
-    except ValueError:
-        raise UsageError(f"{option} {text!r} is not a time such as 2026-01-31T12:00:00Z") from None
-
-
-def _load_signer(path: Path) -> Signer:
-    from dovetail.keys import load_signing_key
-
-    return load_signing_key(path)
-
-
 def _sign(path: Path, key: Path, lake: str | None = None) -> None:
     """Sign a checkpoint over everything in a journal that no server is writing, and that continues the lake."""
     from dovetail.journal.writer import JournalWriter
+    from dovetail.keys import load_signing_key
     from dovetail.lake.known import known_to_lake
     from dovetail.lake.location import open_store
 
-    signer = _load_signer(key)
+    signer = load_signing_key(key)
     known = [] if lake is None else known_to_lake(open_store(lake), signer.verifier)
     with JournalWriter.open(path, server=signer.name, signer=signer, known=known) as writer:
         writer.checkpoint()

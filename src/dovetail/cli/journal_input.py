@@ -1,17 +1,42 @@
-"""Input of the commands of `dovetail journal`: agreements, keys, checkpoints, and what others know of a journal."""
+"""Input of the commands of `dovetail journal`: journals, agreements, checkpoints, and what others know of a journal."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dovetail.cli.client_options import each_of, read_context
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
 
     from dovetail.journal.continuity import Known
     from dovetail.model.fabric import Agreement
     from dovetail.tlog.checkpoint import SignedCheckpoint
     from dovetail.tlog.keys import Verifier
+
+
+def find_given(given: list[Path] | None) -> list[Path]:
+    """The journals named, and those in the directories named."""
+    from dovetail.journal.folder import PEER_JOURNAL, SUFFIX, find_journals
+    from dovetail.model.errors import UsageError
+
+    paths = each_of(given, () if given else read_context().journals)
+    if not paths:
+        raise UsageError("which journals? name them, or save them in a context")
+    found = [each for path in paths for each in find_journals(path)]
+    if not found:
+        raise UsageError(f"no *{SUFFIX} or {PEER_JOURNAL} files in {', '.join(map(str, paths))}")
+    return found
+
+
+def one_known() -> Path:
+    """The one journal of the context."""
+    from dovetail.model.errors import UsageError
+
+    found = find_given(None)
+    if len(found) > 1:
+        raise UsageError(f"the context has {len(found)} journals, expected one: name it")
+    return found[0]
 
 
 def known_elsewhere(path: Path, lake: str | None, seen: Path | None) -> list[Known]:
@@ -52,13 +77,6 @@ def load_agreement(path: Path | None, server: str) -> Agreement | None:
     if agreement is None:
         raise UsageError(f"--swarm {path}: it is not the agreement of {fabric.community(server)}")
     return agreement
-
-
-def load_trust(paths: Iterable[Path]) -> list[Verifier]:
-    """The keys in files and directories."""
-    from dovetail.keys import load_verifier_keys
-
-    return [key for path in paths for key in load_verifier_keys(path)]
 
 
 def load_checkpoint(path: Path | None) -> SignedCheckpoint | None:

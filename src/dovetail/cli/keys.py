@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from dovetail.cli.table_options import Form, prints_table
+from dovetail.cli.option_groups import takes_groups
+from dovetail.cli.table_options import Form
 
 app = typer.Typer(help="A private CA, certificates and signing keys.", no_args_is_help=True)
 
@@ -37,7 +38,7 @@ class RevocationReason(enum.StrEnum):
 
 
 @app.command()
-@prints_table
+@takes_groups
 def ca(
     name: Annotated[str, typer.Argument(help="The CA's common name.", metavar="NAME")] = "Dovetail CA",
     directory: Directory = KEYS,
@@ -54,7 +55,7 @@ def ca(
 
 
 @app.command()
-@prints_table
+@takes_groups
 def issue(
     name: Annotated[str, typer.Argument(help="The common name, or a signing key's name.", metavar="NAME")],
     kind: Annotated[Kind, typer.Option(help="A TLS certificate, or an Ed25519 signing key.")] = Kind.SERVER,
@@ -88,7 +89,7 @@ def issue(
 
 
 @app.command()
-@prints_table
+@takes_groups
 def renew(
     directory: Directory = KEYS,
     within: Annotated[
@@ -105,7 +106,7 @@ def renew(
 
 
 @app.command()
-@prints_table
+@takes_groups
 def revoke(
     certificate: Annotated[Path, typer.Argument(help="The certificate's file.", metavar="FILE")],
     reason: Annotated[RevocationReason, typer.Option(help="Why.")] = RevocationReason.UNSPECIFIED,
@@ -126,7 +127,7 @@ def revoke(
 
 
 @app.command()
-@prints_table
+@takes_groups
 def crl(
     directory: Directory = KEYS,
     days: Annotated[int, typer.Option(metavar="DAYS", help="Days until the next revocation list is due.", min=1)] = 30,

@@ -16,9 +16,9 @@ from dovetail.cli.client_options import (
     TlsKey,
     describe_sent,
     in_context,
-    takes,
 )
 from dovetail.cli.exit_codes import EXIT_NO
+from dovetail.cli.option_groups import takes_groups
 from dovetail.cli.output import print_json, print_record, print_rows, say
 from dovetail.cli.stdin import read_stdin, stdin_lines
 from dovetail.cli.table_options import Form
@@ -115,7 +115,7 @@ def serve(
 
 @app.command()
 @in_context
-@takes(BrokerOptions)
+@takes_groups
 def send(
     broker: BrokerOptions,
     target: Annotated[str, typer.Argument(metavar="TARGET", help="Recipient: pcp://NAME/TYPE, * for any.")],
@@ -197,7 +197,7 @@ def _ask(client: PcpClient, target: str, content: object, message_type: str, ttl
 
 @app.command()
 @in_context
-@takes(BrokerOptions)
+@takes_groups
 def listen(
     broker: BrokerOptions,
     count: Annotated[int, typer.Option(help="Exit after this many messages (0: never).", min=0)] = 0,
@@ -222,7 +222,7 @@ def listen(
 
 @app.command()
 @in_context
-@takes(BrokerOptions)
+@takes_groups
 def inventory(
     broker: BrokerOptions,
     patterns: Annotated[
@@ -256,7 +256,7 @@ def inventory(
 
 @app.command()
 @in_context
-@takes(BrokerOptions)
+@takes_groups
 def trace(
     broker: BrokerOptions,
     message_type: Annotated[str, typer.Argument(metavar="TYPE", help="Message type.")],

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dovetail.cli.client_options import OldSigningKey, in_context, needed_key
+from dovetail.cli.client_options import OldSigningKey, in_context, needed_key, parse_time_text
 from dovetail.cli.exit_codes import EXIT_FAILED, EXIT_NO
 from dovetail.cli.receipt_input import (
     choose_sources,
@@ -18,7 +18,6 @@ from dovetail.cli.receipt_input import (
     load_keys,
     merge_note_files,
     open_sources,
-    parse_time_text,
     read_checkpoints,
     read_file,
     read_other,

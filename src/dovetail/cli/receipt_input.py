@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from dovetail.cli.client_options import each_of, read_context
+from dovetail.cli.client_options import each_of, parse_time_text, read_context
 from dovetail.model.address import URI_PREFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from dovetail.journal.hop_source import HopSource
     from dovetail.model.address import Address
@@ -137,37 +137,15 @@ def merge_note_files(paths: Sequence[Path], keys: Sequence[Verifier]) -> list[Si
     return [merge_notes(notes, keys) for notes in by_server.values()]
 
 
-def load_keys(paths: Sequence[Path]) -> list[Verifier]:
+def load_keys(paths: Sequence[Path]) -> tuple[Verifier, ...]:
     from dovetail.keys import load_verifier_keys
 
-    return [key for path in paths for key in load_verifier_keys(path)]
-
-
-def parse_time_text(text: str) -> int:
-    """Microseconds of a time in ISO 8601; UTC if it has no zone."""
-    from dovetail.model.times import parse_time
-
-    def parse(text: str) -> int:
-        try:
-            return parse_time(text)
-        except ValueError:
-            raise ValueError(f"{text[:80]!r} is not a time such as 2026-11-15 or 2026-11-15T20:00:00Z") from None
-
-    return _parse(parse, text)
+    return load_verifier_keys(*paths)
 
 
 def _parse_day(text: str) -> tuple[int, int]:
     first = parse_time_text(text)
     return first, first + 86_400_000_000
-
-
-def _parse(parse: Callable[[str], T], text: str) -> T:
-    from dovetail.model.errors import UsageError
-
-    try:
-        return parse(text)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
 
 
 def read_file(path: Path) -> bytes:

@@ -98,4 +98,4 @@ def _read_cosigned(folder: Path | None, trust: list[Path]) -> dict[str, Witnesse
         return {}
     if not trust:
         raise UsageError("--cosigned needs --trust: the keys of the servers and their witnesses")
-    return newest_cosignatures(folder, [key for path in trust for key in load_verifier_keys(path)], now_us())
+    return newest_cosignatures(folder, load_verifier_keys(*trust), now_us())

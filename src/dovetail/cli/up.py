@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dovetail.cli.table_options import Form, prints_table
+from dovetail.cli.option_groups import takes_groups
+from dovetail.cli.table_options import Form
 
 if TYPE_CHECKING:
     from dovetail.site.config import Config
@@ -20,7 +21,7 @@ app = typer.Typer(help="Run and supervise the servers defined in a configuration
 
 
 @app.command()
-@prints_table
+@takes_groups
 def up(
     context: typer.Context,
     config: Annotated[Path, typer.Argument(help="The configuration file.", metavar="CONFIG")],

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dovetail.cli.client_options import Wait, deprecated, describe_sent, in_context, takes
+from dovetail.cli.client_options import Wait, deprecated, describe_sent, in_context
 from dovetail.cli.exit_codes import EXIT_NO
+from dovetail.cli.option_groups import takes_groups
 from dovetail.cli.output import escape, print_json, say
 
 if TYPE_CHECKING:
@@ -270,7 +271,7 @@ def serve(
 
 @app.command()
 @in_context
-@takes(OwnerOptions)
+@takes_groups
 def create(
     owner: OwnerOptions,
     node: Annotated[str, typer.Option(metavar="URI", help="The node's URI: https://HOST/won/resource.")],
@@ -327,7 +328,7 @@ def create(
 
 @app.command("connect")
 @in_context
-@takes(OwnerOptions)
+@takes_groups
 def connect_atoms(
     owner: OwnerOptions,
     target: _TARGET,
@@ -340,7 +341,7 @@ def connect_atoms(
 
 @app.command()
 @in_context
-@takes(OwnerOptions)
+@takes_groups
 def send(
     owner: OwnerOptions,
     target: _TARGET,
@@ -359,7 +360,7 @@ def send(
 
 @app.command()
 @in_context
-@takes(OwnerOptions)
+@takes_groups
 def close(
     owner: OwnerOptions,
     target: _TARGET,
@@ -372,7 +373,7 @@ def close(
 
 @app.command()
 @in_context
-@takes(OwnerOptions)
+@takes_groups
 def replace(owner: OwnerOptions, socket: _SOCKETS = None, content: _CONTENT = None) -> None:
     """Replace the atom's description and sockets; without --socket it keeps those it has.
 
@@ -384,7 +385,7 @@ def replace(owner: OwnerOptions, socket: _SOCKETS = None, content: _CONTENT = No
 
 @app.command()
 @in_context
-@takes(OwnerOptions)
+@takes_groups
 def activate(owner: OwnerOptions) -> None:
     """Let an inactive atom take connections again."""
     owner.act(lambda client: client.activate())
@@ -392,7 +393,7 @@ def activate(owner: OwnerOptions) -> None:
 
 @app.command()
 @in_context
-@takes(OwnerOptions)
+@takes_groups
 def deactivate(owner: OwnerOptions) -> None:
     """Close the atom's connections and take no new ones until it is activated."""
     owner.act(lambda client: client.deactivate())
@@ -400,7 +401,7 @@ def deactivate(owner: OwnerOptions) -> None:
 
 @app.command()
 @in_context
-@takes(OwnerOptions)
+@takes_groups
 def delete(owner: OwnerOptions) -> None:
     """End the atom for good: its connections are closed, its description is gone; its log stays."""
     owner.act(lambda client: client.delete())
@@ -408,7 +409,7 @@ def delete(owner: OwnerOptions) -> None:
 
 @app.command("get")
 @in_context
-@takes(HomeOption)
+@takes_groups
 def read_document(
     owner: HomeOption,
     uri: Annotated[str, typer.Argument(help="A connection, container or message at a node.")],
@@ -425,7 +426,7 @@ def read_document(
 
 @app.command("log")
 @in_context
-@takes(OwnerOptions)
+@takes_groups
 def show_log(
     owner: OwnerOptions,
     target: Annotated[str | None, typer.Argument(help="Only the conversation with this socket.")] = None,

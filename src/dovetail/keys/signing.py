@@ -53,20 +53,24 @@ def load_signing_key(path: Path, name: str | None = None) -> Signer:
     return Signer(verifier.name, private_key)
 
 
-def load_verifier_keys(path: Path) -> tuple[Verifier, ...]:
-    """Load all keys of a trust store: a file with one key per line (`#` comments), or a directory of `.vkey` files."""
+def load_verifier_keys(*stores: Path) -> tuple[Verifier, ...]:
+    """Load all keys of trust stores: files with one key per line (`#` comments), or directories of `.vkey` files."""
+    return tuple(dict.fromkeys(key for store in stores for key in _load_store(store)))
+
+
+def _load_store(path: Path) -> list[Verifier]:
     paths = sorted(path.glob(f"*{VERIFIER_SUFFIX}")) if path.is_dir() else [path]
     if len(paths) > MAX_TRUST_FILES:
         raise KeyFileError(f"{path} has {len(paths)} key files, expected at most {MAX_TRUST_FILES}")
-    keys: dict[Verifier, None] = {}
-    for each in paths:
-        for number, line in enumerate(_read_text(each).splitlines(), 1):
-            text = line.strip()
-            if text and not text.startswith("#"):
-                keys[_parse_at(text, f"{each}:{number}")] = None
+    keys = [
+        _parse_at(line.strip(), f"{each}:{number}")
+        for each in paths
+        for number, line in enumerate(_read_text(each).splitlines(), 1)
+        if line.strip() and not line.strip().startswith("#")
+    ]
     if not keys:
         raise KeyFileError(f"{path} holds no verifier keys")
-    return tuple(keys)
+    return keys
 
 
 def _named(name: str, private_key: Ed25519PrivateKey) -> Signer:
