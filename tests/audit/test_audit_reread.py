@@ -25,12 +25,20 @@ from audit.audit_worlds import (
 )
 from audit.test_audit_increments import assert_equal
 from audit.test_audit_tampering import largest_file, manifest_files, rewrite, set_cell
-from dovetail.audit.failures import NOTHING, LeftOut
-from dovetail.audit.ingest_log import CHANGING, UNCOMMITTED, BatchFacts, FileFact
-from dovetail.audit.reread import Listing, Plan, changed_files, disturbed_files, list_lake, plan_reading
+from dovetail.audit.failures import LeftOut
+from dovetail.audit.ingest_log import CHANGING, UNCOMMITTED, BatchFacts, FileFact, joined
+from dovetail.audit.reread import (
+    MAX_REREADS,
+    Listing,
+    Plan,
+    changed_files,
+    disturbed_files,
+    list_lake,
+    plan_reading,
+)
 from dovetail.audit.run import Audit
 from dovetail.audit.sources import announced_files, check_retained
-from dovetail.audit.tables import open_tables
+from dovetail.audit.tables import open_tables, read_runs
 from dovetail.lake.compact import Compaction
 from dovetail.lake.layout import manifest_key, server_slug
 from dovetail.lake.manifest import encode_manifest
@@ -52,9 +60,9 @@ TRUSTED = [signer_of(server).verifier for server in HONEST]
 WRONG = [Signer(BROKER, signer_of(NODE_A).private_key).verifier, *TRUSTED[1:]]
 
 
-def plan(lake: Path, before: BatchFacts, trusted=(), *, is_judged_alike=True, left_out=NOTHING):
+def plan(lake: Path, before: BatchFacts, trusted=(), *, is_judged_alike=True, **options):
     store = LocalStore(lake)
-    return plan_reading(store, before, list_lake(store), trusted, is_judged_alike=is_judged_alike, left_out=left_out)
+    return plan_reading(store, before, list_lake(store), trusted, is_judged_alike=is_judged_alike, **options)
 
 
 def plant(lake: Path, server: str, data: bytes | None = None) -> Path:
@@ -83,7 +91,13 @@ def test_a_lake_that_did_not_change_is_not_read(tmp_path):
     facts = learn_here(lake)
     for trusted in ((), TRUSTED):
         for is_judged_alike in (True, False):
-            assert plan(lake, learn_here(lake), trusted, is_judged_alike=is_judged_alike) == (facts, [], False, False)
+            assert plan(lake, learn_here(lake), trusted, is_judged_alike=is_judged_alike) == (
+                facts,
+                [],
+                False,
+                False,
+                False,
+            )
 
 
 def test_a_file_that_is_still_unreadable_is_not_read_again(tmp_path):
@@ -103,7 +117,7 @@ def test_a_file_that_was_left_out_is_read_by_every_later_run_unless_it_is_left_o
     found = plan(lake, facts)
     assert (found.known.files, found.new, found.is_due, found.is_anew) == (others, [], True, False)
     for left_out in (LeftOut(frozenset([first.path])), LeftOut(slugs=frozenset([server_slug(first.server)]))):
-        assert plan(lake, facts, left_out=left_out) == (facts, [], False, False)
+        assert plan(lake, facts, left_out=left_out) == (facts, [], False, False, False)
     nothing = BatchFacts(manifests=[], files=[])
     (key, _) = paths = sorted(fact.path for fact in facts.manifests)
     assert [fact.path for fact in plan(lake, nothing).new] == paths
@@ -143,7 +157,7 @@ def test_a_believed_manifest_that_is_gone_is_remembered(tmp_path):
     facts = learn_here(lake)
     for path in manifest_files(lake, BROKER):
         path.unlink()
-    assert plan(lake, facts) == (facts, [], False, False)
+    assert plan(lake, facts) == (facts, [], False, False, False)
 
 
 def test_a_manifest_that_takes_the_place_of_a_forged_one_is_learnt(tmp_path):
@@ -181,6 +195,24 @@ def test_rows_that_were_altered_are_read_again_from_a_compaction(tmp_path):
     compact(lake)
     assert plan(lake, facts).is_anew
     assert not plan(lake, good).is_anew
+
+
+def test_what_is_restored_again_and_again_has_to_wait(tmp_path):
+    lake = write_honest(tmp_path)
+    path, data = alter(lake)
+    facts = learn_here(lake)
+    path.write_bytes(data)
+    waits = plan(lake, facts, may_reread=lambda: False)
+    assert (waits.known, waits.is_due, waits.is_anew, waits.is_reread) == (facts, False, False, False)
+    assert plan(lake, facts).is_reread
+    append_and_seal(tmp_path, lake, BROKER, quiet_pcp(8, T0_US + 1000 * SECOND, 900))
+    compact(lake)
+    waits = plan(lake, facts, may_reread=lambda: False)
+    assert (waits.is_due, waits.is_anew) == (True, False)
+    facts = joined(waits.known, BatchFacts(manifests=waits.new, files=learn_here(lake).files))
+    assert not plan(lake, facts, may_reread=lambda: False).is_due
+    assert plan(lake, facts).is_reread, "it is not forgotten meanwhile"
+    assert not plan(lake, learn_here(lake)).is_due, "it is read once"
 
 
 def test_retained_fields_that_were_lost_are_read_once_they_are_restored(tmp_path):
@@ -246,6 +278,32 @@ def test_what_is_restored_or_removed_leaves_no_trace(spark, tmp_path):
     assert [row["breaks"] for row in open_tables(out).scan("integrity")] == [[]] * 4
     assert open_tables(out).count("hops") == 16 * len(THREE) + 1
     assert set(open_tables(out).read("hops")["run"].to_pylist()) == {1, 2}, "what was read is not read again"
+
+
+def test_a_file_that_alternates_makes_three_runs_a_day_read_everything(spark, tmp_path, monkeypatch):
+    lake = write_honest(tmp_path)
+    out = tmp_path / "out"
+    broker, second = (lake / largest_file(lake, server).path for server in HONEST)
+    sealed, other = broker.read_bytes(), second.read_bytes()
+    alter(lake, HONEST[1])
+    hostile = second.read_bytes()
+    for turn in range(MAX_REREADS + 3):  # one of the two files is always altered, and the other one restored
+        audit(spark, lake, out)
+        if turn % 2:
+            broker.write_bytes(sealed)
+            second.write_bytes(hostile)
+        else:
+            alter(lake)
+            second.write_bytes(other)
+    audit(spark, lake, out)
+    assert sum(run.is_reread for run in read_runs(out)) == MAX_REREADS
+    assert {row["verdict"] for row in open_tables(out).scan("integrity") if row["server"] in HONEST} == {"broken"}
+    broker.write_bytes(sealed)
+    second.write_bytes(other)
+    monkeypatch.setattr("dovetail.audit.run.REREADS_S", 0)  # a day later
+    audit(spark, lake, out)
+    assert {row["verdict"] for row in open_tables(out).scan("integrity")} == {"proven"}
+    assert_equal(out, audit(spark, lake, tmp_path / "anew"))
 
 
 @pytest.mark.soak

@@ -8,11 +8,14 @@ of an audit that reads the lake for the first time:
 - A manifest that was never believed leaves nothing behind when it is gone. One that was believed stays evidence.
 - If silver has rows that are not believed any more, or that differ from the sealed ones and those can be read now,
   everything is read again. So it is if fields can be read now that a compaction retained.
+
+Whoever can write to the lake can alter and restore files as often as they like. So what was restored makes runs read
+everything only `MAX_REREADS` times in `REREADS_S`. After that it has to wait; its finding stays as long.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from dovetail.audit.active_manifests import active_facts, false_manifests
@@ -36,17 +39,22 @@ from dovetail.lake.writer import sha256_of
 from dovetail.model.errors import JournalDamaged
 from dovetail.tlog.keys import Verifier
 
+MAX_REREADS = 3
+REREADS_S = 86_400
+
 
 class Plan(NamedTuple):
     """`known` are the facts of earlier runs that still hold, `new` the manifests to process with them.
 
-    `is_due` if there is anything to read; `is_anew` if what silver has must be dropped first.
+    `is_due` if there is anything to read; `is_anew` if what silver has must be dropped first. `is_reread` if that is
+    because something was restored, which counts towards `MAX_REREADS`.
     """
 
     known: BatchFacts
     new: list[ManifestFact]
     is_due: bool
     is_anew: bool
+    is_reread: bool = False
 
 
 class Listing(NamedTuple):
@@ -69,8 +77,12 @@ def plan_reading(
     *,
     is_judged_alike: bool,
     left_out: LeftOut = NOTHING,
+    may_reread: Callable[[], bool] = lambda: True,
 ) -> Plan:
-    """Compare the facts of earlier runs with the lake; `is_judged_alike` if the last one had the same settings."""
+    """Compare the facts of earlier runs with the lake; `is_judged_alike` if the last one had the same settings.
+
+    `may_reread` tells whether everything may be read again for what was restored.
+    """
     manifests = _remembered(before.manifests, listed.tags, trusted)
     known = {fact.path for fact in manifests}
     unknown = listed.tags.keys() - known
@@ -82,7 +94,10 @@ def plan_reading(
         if fact.error != UNCOMMITTED and fact.path not in left_out and _is_another(fact, listed.files)
     ]
     lost = {fact.path for fact in before.files if fact.kept_error is not None}
-    if is_judged_alike and not new and not others and not lost and len(manifests) == len(before.manifests):
+    proven = proven_paths(before.manifests, before.files)
+    unproven = {fact.path for fact in before.files if fact.part is not None and fact.path not in proven}
+    is_old = not new and not others and not lost and len(manifests) == len(before.manifests)
+    if is_judged_alike and is_old and not unproven:
         return Plan(before, new, is_due=False, is_anew=False)
     everything = BatchFacts(manifests=[*manifests, *new], files=before.files)
     active = active_facts(everything, trusted).manifests
@@ -90,13 +105,15 @@ def plan_reading(
     announced = {file.path for _, file in announced_files(active)}
     waiting = {fact.path for fact in others if fact.part is None} & announced
     is_due = bool(new or waiting) or any(fact.error == UNCOMMITTED and fact.path in committed for fact in before.files)
-    if (
+    is_restored = (
         _are_restored(lake, [fact for fact in others if fact.part is not None], active, listed.files)
         or _are_kept_again(lake, lost, active)
-        or _are_replaced(before, [fact for fact in active if fact.path not in known])
-        or (trusted and _are_disbelieved(everything, active, committed, trusted))
-    ):
-        return Plan(BatchFacts(manifests=[], files=[]), everything.manifests, is_due=True, is_anew=True)
+        or _are_replaced(before.manifests, active, unproven - announced)
+    )
+    is_reread = is_restored and may_reread()
+    if is_reread or (trusted and _are_disbelieved(everything, active, committed, trusted)):
+        nothing = BatchFacts(manifests=[], files=[])
+        return Plan(nothing, everything.manifests, is_due=True, is_anew=True, is_reread=is_reread)
     files = [fact for fact in before.files if fact.path not in waiting]
     return Plan(BatchFacts(manifests=manifests, files=files), new, is_due, is_anew=False)
 
@@ -177,16 +194,12 @@ def _has_bytes(lake: Store, file: SealedFile, present: Mapping[str, Entry]) -> b
         return False
 
 
-def _are_replaced(before: BatchFacts, added: Sequence[ManifestFact]) -> bool:
-    """True if hops that were read from files with other rows than were sealed are in compacted files now."""
-    compacted = [fact.manifest for fact in added if fact.manifest is not None and fact.manifest.is_compaction]
-    if not compacted:
-        return False
-    proven = proven_paths(before.manifests, before.files)
-    unproven = {fact.path for fact in before.files if fact.part is not None and fact.path not in proven}
+def _are_replaced(before: Sequence[ManifestFact], active: Sequence[ManifestFact], unproven: Collection[str]) -> bool:
+    """True if hops that were read from these files, with other rows than were sealed, are in compacted files now."""
+    compacted = [fact.manifest for fact in active if fact.manifest is not None and fact.manifest.is_compaction]
     return any(
         file.path in unproven
-        for old in (fact.manifest for fact in before.manifests if fact.manifest is not None)
+        for old in (fact.manifest for fact in before if unproven and fact.manifest is not None)
         for new in compacted
         if old.server == new.server and old.first_seq < new.end and new.first_seq < old.end
         for file in old.files

@@ -12,7 +12,7 @@ import hashlib
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -47,7 +47,16 @@ from dovetail.audit.local_rows import from_arrow, to_arrow
 from dovetail.audit.progress import Progress, silent
 from dovetail.audit.reach import is_less_known, with_reaches
 from dovetail.audit.refresh import MANY_PEERS, Refresh
-from dovetail.audit.reread import Listing, Plan, changed_files, disturbed_files, list_lake, plan_reading
+from dovetail.audit.reread import (
+    MAX_REREADS,
+    REREADS_S,
+    Listing,
+    Plan,
+    changed_files,
+    disturbed_files,
+    list_lake,
+    plan_reading,
+)
 from dovetail.audit.runs import publish, writing
 from dovetail.audit.session import SMALL_ROWS, SessionOptions, open_session, tune
 from dovetail.audit.settings import AuditSettings, load_settings
@@ -55,7 +64,7 @@ from dovetail.audit.silver import Ingest, known_keys, node_keys, rows_of
 from dovetail.audit.state_tables import DECODED_TABLE, SERVERS_TABLE
 from dovetail.audit.steps import gold_steps
 from dovetail.audit.summary import Summary, summarize
-from dovetail.audit.tables import Run, check_room, open_tables, refuse_old_format
+from dovetail.audit.tables import Run, check_room, open_tables, read_runs, refuse_old_format
 from dovetail.audit.transforms.messages import messages
 from dovetail.audit.warehouse import Warehouse
 from dovetail.lake.location import Location, is_url, open_store
@@ -104,7 +113,15 @@ class Audit:
             before = self._known_facts(warehouse)
             is_alike = previous is not None and previous.basis == basis_of(self.settings, before)
             trusted = self.settings.trusted
-            plan = plan_reading(lake, before, listed, trusted, is_judged_alike=is_alike, left_out=left_out)
+            plan = plan_reading(
+                lake,
+                before,
+                listed,
+                trusted,
+                is_judged_alike=is_alike,
+                left_out=left_out,
+                may_reread=lambda: _may_reread(read_runs(self.tables), began),
+            )
             everything = plan.known
             if plan.is_anew:
                 warehouse.clear(("ingest", *Ingest.TABLES))
@@ -113,7 +130,7 @@ class Audit:
                 everything, listed = self._read(warehouse, plan, listed, left_out)
             facts = active_facts(everything, trusted)
             verdicts, retagged = self._judge(facts, everything, listed)
-            run = self._describe(warehouse.run, began, facts, verdicts)
+            run = replace(self._describe(warehouse.run, began, facts, verdicts), is_reread=plan.is_reread)
             is_quiet = not plan.is_due and not retagged.manifests + retagged.files
             if previous is not None and is_quiet and _is_same(previous, run):
                 return previous
@@ -310,6 +327,11 @@ class _Gold:
             return pa.table({"message": pa.array([], pa.binary())})
         waiting = (("signature", "=", "unknown_key"), ("signer", "in", owners))
         return self.warehouse.scan("messages", ["message"], waiting)
+
+
+def _may_reread(runs: Iterable[Run], now: dt.datetime) -> bool:
+    since = now - dt.timedelta(seconds=REREADS_S)
+    return sum(run.is_reread and run.began is not None and run.began > since for run in runs) < MAX_REREADS
 
 
 def basis_of(settings: AuditSettings, facts: BatchFacts) -> str:

@@ -60,6 +60,7 @@ def publish(warehouse: Warehouse, run: Run, *, is_whole: bool) -> Run:
         "basis": run.basis,
         "hops": run.hops,
         "is_whole": is_whole,
+        "is_reread": run.is_reread,
         "versions": list(versions.items()),
     }
     warehouse.append_arrow("runs", pa.Table.from_pylist([row], schema=RUNS.arrow))

@@ -459,6 +459,7 @@ RUNS = Table(
             column("basis", STRING, "digest of the inputs shared by all rows: form, settings, servers"),
             column("hops", LONG, "hops in the lake that were read"),
             column("is_whole", BOOLEAN, "all gold tables were rebuilt"),
+            column("is_reread", BOOLEAN, "everything was read again, because something was restored"),
             column("versions", pa.map_(STRING, LONG), "version of each Delta table"),
         ]
     ),

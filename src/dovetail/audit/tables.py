@@ -57,6 +57,7 @@ class Run:
     began: dt.datetime | None = None
     finished: dt.datetime | None = None
     versions: Mapping[str, int] = field(default_factory=dict)
+    is_reread: bool = False
 
 
 @contextlib.contextmanager
@@ -124,6 +125,7 @@ def read_runs(root: Location) -> list[Run]:
             began=row["began"],
             finished=row["finished"],
             versions=row["versions"],
+            is_reread=row.get("is_reread") or False,  # an older version wrote no such column
         )
         for row in rows
     ]
