@@ -59,6 +59,11 @@ def name_of(server: str) -> str:
     raise ValueError(f"{server[:80]!r} is not the URI of a broker, node or peer")
 
 
+def is_server_name(name: str) -> bool:
+    """Whether this is the URI of a broker, node or peer; keys of others may have any name."""
+    return name.partition("://")[0] in {scheme for entry in REGISTRY.values() for scheme in entry.schemes}
+
+
 def address_text(address: Address, fabric: str) -> str:
     """An address in its display form."""
     return fabric_named(fabric).show_address(address)

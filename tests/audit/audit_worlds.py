@@ -47,8 +47,11 @@ def open_test_session():
 
 def signer_of(server: str) -> Signer:
     """Nodes sign journals with the key they sign messages with."""
-    number = {NODE_A: 1, NODE_B: 2}.get(server, 77)
+    number = {NODE_A: 1, NODE_B: 2, "audit.example/compaction": 3}.get(server, 77)
     return Signer(server, Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32))
+
+
+COMPACTOR = signer_of("audit.example/compaction")
 
 
 def see(at_us: int, stage: Stage, raw: bytes, *counterparts: str, address=None, reason=None, keep=True) -> Observation:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import datetime as dt
 import random
 import shutil
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from audit.audit_worlds import (
     BROKER,
+    COMPACTOR,
     EPOCH_MS,
     SECOND,
     SETTINGS,
@@ -34,12 +38,15 @@ from dovetail.audit.settings import AuditSettings
 from dovetail.audit.sources import announced_files, check_retained, learn_files, retained_urls
 from dovetail.audit.tables import open_tables
 from dovetail.lake.compact import Compaction
+from dovetail.lake.manifest import encode_manifest
 from dovetail.lake.reader import open_lake
 from dovetail.lake.store import LocalStore
+from dovetail.lake.writer import sha256_of
 from dovetail.model.address import Address
 from dovetail.model.fabric import Agreement
 from dovetail.receipt.build import build_receipt
 from dovetail.receipt.verify import verify_receipt
+from dovetail.tlog.keys import Verifier
 from lake.lakes import manifest_files, manifests_of
 
 pytestmark = pytest.mark.timeout(900)
@@ -64,12 +71,18 @@ def compact(spark, lake: Path, **options):
         "before": T0 + 2 * DAY,
         "agreements": WITH_SWARM.named_agreements,
         "run_tasks": SparkTasks(spark),
+        "signer": COMPACTOR,
     } | options
     return Compaction(store=LocalStore(lake), **given).run()
 
 
-def audit(spark, lake: Path, out: Path):
-    return Audit(spark=spark, lake=lake, tables=out, settings=SETTINGS).run()
+def trusted_of(lake: Path) -> tuple[Verifier, ...]:
+    return (*(signer_of(manifest.server).verifier for manifest in manifests_of(lake)), COMPACTOR.verifier)
+
+
+def audit(spark, lake: Path, out: Path, trusted: Sequence[Verifier] | None = None):
+    given = trusted_of(lake) if trusted is None else trusted
+    return Audit(spark=spark, lake=lake, tables=out, settings=replace(SETTINGS, trusted=given)).run()
 
 
 def tables_of(out: Path, leave=("has_bytes", "run")) -> dict[str, list[str]]:
@@ -203,20 +216,66 @@ def test_what_was_kept_is_missed_when_it_is_gone_or_altered(compacted, spark):
     announced = announced_files(facts)
     kept = next(file.retained for _, file in announced if file.retained is not None)
     files = learn_files(spark, store, announced)
-    assert check_retained(store, announced, files) == files
+    trusted = [COMPACTOR.verifier]
+    checked = check_retained(store, announced, files, trusted)
+    assert [fact.kept_error for fact in checked] == [None] * len(files)
+    assert store.url(kept.path) in retained_urls(store, announced, checked)
+    unsigned = check_retained(store, announced, files, ())
+    assert retained_urls(store, announced, unsigned) == []
+    assert {item.check for item in judge_servers(facts, unsigned)[0].breaks} == {"integrity.kept_unsigned"}
+    read = {BROKER: [(0, 1 << 20)]}
+    again = check_retained(store, announced, files, (), read)
+    assert [fact.kept_error for fact in again] == [None] * len(files), "nothing needs them"
+    assert retained_urls(store, announced, again) == []
     data = (lake / kept.path).read_bytes()
     try:
         (lake / kept.path).write_bytes(data + b"x")
-        checked = check_retained(store, announced, files)
+        checked = check_retained(store, announced, files, trusted)
         assert store.url(kept.path) not in retained_urls(store, announced, checked)
         (verdict,) = judge_servers(facts, checked)
         assert [item.check for item in verdict.breaks] == ["integrity.kept_lost"]
         (lake / kept.path).unlink()
-        assert [fact.kept_error for fact in check_retained(store, announced, files) if fact.kept_error] == [
-            "No such file or directory"
-        ]
+        checked = check_retained(store, announced, files, trusted)
+        assert [fact.kept_error for fact in checked if fact.kept_error] == ["No such file or directory"]
     finally:
         (lake / kept.path).write_bytes(data)
+
+
+def forge_retained(lake: Path, **fields: object) -> int:
+    """Change the retained fields of all messages, as somebody does who has no key; returns of how many files."""
+    store, forged = LocalStore(lake), 0
+    for path in manifest_files(lake, BROKER):
+        manifest = learn_manifest(store, str(path.relative_to(lake))).manifest
+        files = []
+        for file in manifest.files:
+            if (old := file.retained) is not None:
+                rows = pq.read_table(lake / old.path, partitioning=None)
+                rows = pa.Table.from_pylist([row | fields for row in rows.to_pylist()], schema=rows.schema)
+                pq.write_table(rows, lake / old.path, compression="zstd")
+                new = {"bytes": (lake / old.path).stat().st_size, "sha256": sha256_of(store, old.path)}
+                file = msgspec.structs.replace(file, retained=msgspec.structs.replace(old, **new))
+                forged += 1
+            files.append(file)
+        path.write_bytes(encode_manifest(msgspec.structs.replace(manifest, files=files)))
+    return forged
+
+
+def test_retained_fields_that_somebody_without_a_key_altered_change_no_answer(spark, tmp_path):
+    lake = make_lake(tmp_path, "pcp")
+    compact(spark, lake, grace_s=0)
+    trusted = trusted_of(lake)
+    forged = {"sender": "pcp://mallory/agent", "recipients": ["pcp://mallory/agent"], "expires_us": T0_US}
+    assert forge_retained(lake, **forged) > 0
+    audit(spark, lake, tmp_path / "forged", trusted)
+    for path in (lake / "_kept").rglob("*.parquet"):
+        path.unlink()
+    audit(spark, lake, tmp_path / "gone", trusted)
+    tables = [tables_of(tmp_path / name) for name in ("forged", "gone")]
+    assert tables[0] == tables[1], "they are not read"
+    assert any("integrity.kept_unsigned" in row for row in tables[0]["findings"])
+    assert {row["verdict"] for row in open_tables(tmp_path / "forged").scan("integrity")} == {"proven"}
+    rows = [repr(row) for rows in tables[0].values() for row in rows]
+    assert not any("mallory" in row for row in rows)
 
 
 def test_an_earlier_checkpoint_that_was_changed_is_found(compacted, spark):

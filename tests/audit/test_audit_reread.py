@@ -13,6 +13,7 @@ from audit.audit_worlds import (
     ALICE,
     ALICE_CHAT,
     BROKER,
+    COMPACTOR,
     NODE_A,
     SECOND,
     SETTINGS,
@@ -57,6 +58,7 @@ pytestmark = pytest.mark.timeout(900)
 THREE = (*HONEST, "pcp://third.example/server")
 MALLORY = bytes([99]) * 32
 TRUSTED = [signer_of(server).verifier for server in HONEST]
+WITH_COMPACTOR = [*TRUSTED, COMPACTOR.verifier]
 WRONG = [Signer(BROKER, signer_of(NODE_A).private_key).verifier, *TRUSTED[1:]]
 
 
@@ -83,7 +85,8 @@ def alter(lake: Path, server: str = BROKER) -> tuple[Path, bytes]:
 
 
 def compact(lake: Path) -> None:
-    Compaction(store=LocalStore(lake), before=to_datetime(T0_US + 10 * 86_400 * SECOND), grace_s=0).run()
+    before = to_datetime(T0_US + 10 * 86_400 * SECOND)
+    Compaction(store=LocalStore(lake), before=before, grace_s=0, signer=COMPACTOR).run()
 
 
 def test_a_lake_that_did_not_change_is_not_read(tmp_path):
@@ -223,12 +226,29 @@ def test_retained_fields_that_were_lost_are_read_once_they_are_restored(tmp_path
     for harm in (kept.unlink, lambda: kept.write_bytes(data[:-1])):
         harm()
         facts = learn_here(lake)
-        files = check_retained(LocalStore(lake), announced_files(facts.manifests), facts.files)
+        files = check_retained(LocalStore(lake), announced_files(facts.manifests), facts.files, WITH_COMPACTOR)
         facts = BatchFacts(manifests=facts.manifests, files=files)
-        found = plan(lake, facts)
+        found = plan(lake, facts, WITH_COMPACTOR)
         assert (found.known, found.is_due, found.is_anew) == (facts, False, False)
         kept.write_bytes(data)
-        assert plan(lake, facts).is_anew
+        assert plan(lake, facts, WITH_COMPACTOR).is_anew
+        assert not plan(lake, facts, TRUSTED).is_anew
+
+
+def test_who_may_sign_retained_fields_decides_what_is_read(tmp_path):
+    lake = write_honest(tmp_path)
+    compact(lake)
+    for before, now, is_anew in (
+        (TRUSTED, WITH_COMPACTOR, True),
+        (WITH_COMPACTOR, TRUSTED, True),
+        (WITH_COMPACTOR, WITH_COMPACTOR, False),
+        (TRUSTED, TRUSTED, False),
+    ):
+        facts = learn_here(lake)
+        files = check_retained(LocalStore(lake), announced_files(facts.manifests), facts.files, before)
+        facts = BatchFacts(manifests=facts.manifests, files=files)
+        found = plan(lake, facts, now, is_judged_alike=before == now)
+        assert found.is_anew == is_anew
 
 
 @pytest.mark.parametrize("is_judged_alike", [True, False])

@@ -13,11 +13,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from audit.audit_worlds import BROKER, PEERS, SECOND, T0_US, append_and_seal, quiet_pcp, write_lake
+from audit.audit_worlds import (
+    BROKER,
+    COMPACTOR,
+    PEERS,
+    SECOND,
+    T0_US,
+    append_and_seal,
+    quiet_pcp,
+    signer_of,
+    write_lake,
+)
 from dovetail.lake.compact import Compaction, parse_before, run_here, run_in_processes
 from dovetail.lake.layout import INDEXES, RETAINED, manifest_prefix
+from dovetail.lake.manifest import RetainedFile
 from dovetail.lake.reader import open_lake
 from dovetail.lake.retain import ORPHAN_AGE_S, announced_keys, sweep
+from dovetail.lake.retained import is_signed
 from dovetail.lake.snapshot import snapshot
 from dovetail.lake.store import SCRATCH, LocalStore, Store
 from dovetail.model.errors import UsageError
@@ -187,6 +199,23 @@ def test_a_compaction_that_took_too_long_does_not_announce_what_others_may_delet
     summary = compact(lake, run_tasks=take_long)
     assert "took so long" in summary.left_alone[0].why
     assert len(manifests_of(lake)) == 3
+
+
+def retained_in(lake: Path) -> list[RetainedFile]:
+    files = [file for manifest in manifests_of(lake) for file in manifest.files]
+    return [file.retained for file in files if file.retained is not None]
+
+
+def test_what_it_retains_is_signed_if_there_is_a_key_and_by_no_server(tmp_path):
+    lake = quiet_lake(tmp_path)
+    assert "give --signing-key" in compact(lake, grace_s=0).text()
+    assert [one.signature for one in retained_in(lake)] == [""] * len(retained_in(lake)) != []
+    signed = quiet_lake(tmp_path / "signed")
+    assert "give" not in compact(signed, signer=COMPACTOR).text()
+    assert retained_in(signed)
+    assert all(is_signed(one, [COMPACTOR.verifier]) for one in retained_in(signed))
+    with pytest.raises(UsageError, match="is the key of a server"):
+        compact(signed, signer=signer_of(BROKER))
 
 
 @pytest.mark.system

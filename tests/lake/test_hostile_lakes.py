@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from audit.audit_worlds import SECOND, T0_US, append_and_seal, quiet_pcp, write_lake
+from audit.audit_worlds import SECOND, T0_US, append_and_seal, quiet_pcp, signer_of, write_lake
 from dovetail.audit.active_manifests import active_facts, false_manifests
 from dovetail.audit.ingest_log import (
     BatchFacts,
@@ -182,6 +182,19 @@ def test_a_manifest_that_somebody_without_a_key_puts_in_anothers_place_is_told_a
     }
     assert [item.check for item in verdicts[victim].breaks] == ["integrity.false_replacement"]
     assert (verdicts[victim].verdict, verdicts[victim].proven_hops) == ("proven", manifest.end)
+
+
+def test_a_server_without_any_manifest_is_listed_if_its_key_was_given(tmp_path):
+    lake = write_honest(tmp_path)
+    trusted = [signer_of(name).verifier for name in (*HONEST, CULPRIT)]
+    trusted.append(signer_of("witness.example").verifier)  # not the name of a server
+    facts = learn_here(lake)
+    broker, missing, second = judge_servers(facts.manifests, facts.files, trusted=trusted)
+    assert [(found.server, found.verdict, found.breaks) for found in (broker, second)] == [
+        (server, "proven", []) for server in sorted(HONEST)
+    ]
+    assert (missing.server, missing.verdict, missing.hops) == (CULPRIT, "incomplete", 0)
+    assert [item.check for item in missing.breaks] == ["integrity.no_manifest"]
 
 
 def newest_here(lake: Path, now_us: int) -> int:

@@ -9,12 +9,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from audit.audit_worlds import BROKER, SECOND, T0_US, quiet_pcp, write_lake
+from audit.audit_worlds import BROKER, COMPACTOR, SECOND, T0_US, quiet_pcp, signer_of, write_lake
 from dovetail.lake import retained
 from dovetail.lake.compact import Compaction
 from dovetail.lake.decoded import DECODED
 from dovetail.lake.manifest import RetainedFile
-from dovetail.lake.retained import inspect_retained
+from dovetail.lake.retained import UNSIGNED, inspect_retained, inspect_signed, sign_retained
 from dovetail.lake.store import LocalStore
 from dovetail.lake.writer import sha256_of
 from dovetail.model.times import to_datetime
@@ -67,6 +67,27 @@ def test_other_bytes_than_announced(compacted):
     assert inspect_retained(LocalStore(lake), sealed, other) == "it was altered"
     gone = msgspec.structs.replace(sealed.retained, path="gone.parquet")
     assert inspect_retained(LocalStore(lake), sealed, gone) == "No such file or directory"
+
+
+def test_only_what_a_trusted_key_of_no_server_has_signed_is_read(compacted):
+    lake, sealed = compacted
+    store, own = LocalStore(lake), sealed.retained
+    signed = sign_retained(own, COMPACTOR)
+    trusted = [signer_of(BROKER).verifier, COMPACTOR.verifier]
+    assert inspect_signed(store, sealed, signed, trusted) is None
+    for file, verifiers in (
+        (own, trusted),
+        (signed, ()),
+        (signed, trusted[:1]),
+        (signed, [signer_of("other.example/auditor").verifier]),
+        (sign_retained(own, signer_of(BROKER)), trusted),
+        (msgspec.structs.replace(signed, sha256="0" * 64), trusted),
+        (msgspec.structs.replace(signed, signature="zz"), trusted),
+        (msgspec.structs.replace(signed, signature="00" * 100_000), trusted),
+    ):
+        assert inspect_signed(store, sealed, file, verifiers) == UNSIGNED
+    again = msgspec.structs.replace(signed, path="gone.parquet")
+    assert inspect_signed(store, sealed, again, trusted) == "No such file or directory"
 
 
 LINK = {"parent": b"p", "relation": "refers", "parent_expires_us": 0}

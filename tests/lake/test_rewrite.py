@@ -12,6 +12,7 @@ import pytest
 
 from audit.audit_worlds import (
     BROKER,
+    COMPACTOR,
     EPOCH_MS,
     PEERS,
     SECOND,
@@ -21,6 +22,7 @@ from audit.audit_worlds import (
     pcp_frame,
     quiet_pcp,
     see,
+    signer_of,
     swarm_message,
     won_world,
     write_lake,
@@ -29,6 +31,7 @@ from dovetail.lake import rewrite as rewriting
 from dovetail.lake.compact_plan import CompactionTask, plan_groups
 from dovetail.lake.index import BLOCK_LEVEL, FileIndex
 from dovetail.lake.manifest import Manifest, SealedFile
+from dovetail.lake.retained import UNSIGNED, sign_retained
 from dovetail.lake.rewrite import NEVER_US, Rewriter, Rewritten
 from dovetail.lake.store import SCRATCH, LocalStore
 from dovetail.model.address import address_of
@@ -242,6 +245,24 @@ def test_retained_fields_that_were_altered_are_not_carried_on(tmp_path):
     pq.write_table(pa.Table.from_pylist(altered, schema=pq.read_schema(path)), path)
     ((_, done_again),) = rewrite(lake, [again], T0_US + 2 * DAY)
     assert done_again.error == f"{done.file.retained.path}: it was altered"
+
+
+def test_fields_that_were_signed_are_carried_on_with_the_same_key_alone(tmp_path):
+    lake, manifests = sealed(tmp_path, mixed_pcp())
+    ((_, done),) = rewrite(lake, manifests, T0_US + 2 * HOUR, verifier=COMPACTOR.verifier)
+
+    def carried(retained, **options) -> str | None:
+        file = msgspec.structs.replace(done.file, retained=retained)
+        again = msgspec.structs.replace(plan(manifests)[0].replace_with([file]), number=1)
+        ((_, done_again),) = rewrite(lake, [again], T0_US + 2 * DAY, **options)
+        return done_again.error
+
+    signed = sign_retained(done.file.retained, COMPACTOR)
+    assert carried(signed, verifier=COMPACTOR.verifier) is None
+    assert "no key is given" in carried(signed)
+    for retained in (done.file.retained, sign_retained(done.file.retained, signer_of(BROKER))):
+        assert UNSIGNED in carried(retained, verifier=COMPACTOR.verifier)
+    assert carried(done.file.retained) is None
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut", "short"])

@@ -52,6 +52,21 @@ GUIDES: dict[str, Guide] = {
         "The fields that a compaction kept of removed messages are missing or were altered.",
         "Restore the file from a backup of the lake: the messages' bytes were removed and cannot be sealed again.",
     ),
+    "integrity.kept_unsigned": Guide(
+        "Kept part unsigned",
+        "The fields that a compaction kept of removed messages are not signed with a trusted key; they are not used.",
+        "Name the key of whoever compacts with --trust; sign with it by `audit compact --signing-key`.",
+    ),
+    "integrity.false_times": Guide(
+        "False times",
+        "A manifest states other times for a file than its hops have: who searches by time may miss them.",
+        "Somebody altered the manifest: find out who wrote to the lake, and restore it from a backup.",
+    ),
+    "integrity.no_manifest": Guide(
+        "Server missing",
+        "The key of a server was given, but the lake has nothing of this server.",
+        "Seal its journal, or leave out its key; if it was sealed before, find out who removed it from the lake.",
+    ),
     "integrity.bad_manifest": Guide("Bad manifest", "A manifest cannot be read or is inconsistent.", _RESEAL),
     "integrity.manifest_changed": Guide(
         "Manifest changed",

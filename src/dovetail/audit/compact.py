@@ -20,6 +20,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from dovetail.audit.decode import Batches
 from dovetail.audit.session import SessionOptions, open_session
 from dovetail.audit.settings import load_settings
+from dovetail.keys.signing import load_signing_key
 from dovetail.lake.compact import Compaction, parse_before
 from dovetail.lake.compact_plan import CompactionTask
 from dovetail.lake.location import is_url, open_store
@@ -67,6 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("lake")
     parser.add_argument("--before", required=True, metavar="DATE")
     parser.add_argument("--swarm", type=Path, action="append", default=[], metavar="FILE")
+    parser.add_argument("--signing-key", type=Path, metavar="FILE")
     parser.add_argument("--grace", type=float, default=DEFAULT_GRACE_S, metavar="SECONDS")
     parser.add_argument("--dry-run", action="store_true")
     arguments = parser.parse_args(argv)
@@ -75,6 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         store=open_store(check_lake(arguments.lake)),
         before=before,
         agreements=load_settings(arguments.swarm).named_agreements,
+        signer=None if arguments.signing_key is None else load_signing_key(arguments.signing_key),
         is_dry=arguments.dry_run,
         grace_s=arguments.grace,
         run_tasks=SparkTasks(open_session(SessionOptions(has_s3=is_url(arguments.lake)))),

@@ -51,6 +51,8 @@ class FileFact(msgspec.Struct, frozen=True, kw_only=True):
     part: Part | None = None
     kept_error: str | None = None
     """What is wrong with the fields that a compaction retained for it."""
+    is_kept_signed: bool = False
+    """True if those fields were signed with a trusted key, and so may have been used."""
     sha256: str = ""
     tag: str = ""
     """`sha256` is of the bytes that were read, `tag` of their object: see `lake.store.Entry`."""

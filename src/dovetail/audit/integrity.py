@@ -16,9 +16,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dovetail.audit.ingest_log import MAX_AHEAD_US, FileFact, ManifestFact
-from dovetail.fabrics import name_of
+from dovetail.fabrics import is_server_name, name_of
 from dovetail.lake.layout import parse_data_key, server_slug
 from dovetail.lake.manifest import Manifest, SealedFile
+from dovetail.lake.retained import UNSIGNED
 from dovetail.model.errors import CheckpointError
 from dovetail.tlog.checkpoint import parse_checkpoint, verify_checkpoint
 from dovetail.tlog.keys import Verifier, parse_verifier
@@ -92,7 +93,7 @@ class Verdict:
         )
 
 
-_INCOMPLETE = frozenset({"integrity.missing_hops"})
+_INCOMPLETE = frozenset({"integrity.missing_hops", "integrity.no_manifest"})
 _HARMLESS = frozenset(
     {
         "integrity.time_backwards",
@@ -101,6 +102,7 @@ _HARMLESS = frozenset(
         "integrity.time_ahead",
         "integrity.false_replacement",
         "integrity.forged_manifest",
+        "integrity.kept_unsigned",
     }
 )
 
@@ -145,6 +147,11 @@ def judge_servers(
                 by_directory[directory] = Verdict(directory, None)
                 verdicts.append(by_directory[directory])
             by_directory[directory].add("integrity.bad_manifest", fact.error or "cannot be read", file=fact.path)
+    for server in pinned:
+        if server not in by_name and server_slug(server) not in by_directory and is_server_name(server):
+            by_name[server] = by_directory[server_slug(server)] = Verdict(server, name_of(server), key_source="pinned")
+            by_name[server].add("integrity.no_manifest", "its key was given, but the lake has nothing of it")
+            verdicts.append(by_name[server])
     for fact, what in changed:
         owner = by_name.get(fact.manifest.server if fact.manifest else "", stray)
         owner.add("integrity.manifest_changed", f"the manifest {what}", file=fact.path)
@@ -406,7 +413,7 @@ def _judge_file(
         verdict.add("integrity.time_backwards", "at the start of this file", file=file.path, seq=part.first_seq)
     if fact.kept_error is not None:
         verdict.add(
-            "integrity.kept_lost",
+            "integrity.kept_unsigned" if fact.kept_error == UNSIGNED else "integrity.kept_lost",
             f"the fields retained of removed bytes: {fact.kept_error}",
             file=file.path,
             seq=file.first_seq,
@@ -416,6 +423,13 @@ def _judge_file(
         verdict.add(
             "integrity.subtree_mismatch",
             f"hops {file.first_seq} to {file.end - 1} do not lead to the announced root",
+            file=file.path,
+            seq=file.first_seq,
+        )
+    if is_proven and (part.first_at_us, part.last_at_us) != (file.first_at_us, file.last_at_us):
+        verdict.add(
+            "integrity.false_times",
+            "its manifest states other times than its hops have",
             file=file.path,
             seq=file.first_seq,
         )

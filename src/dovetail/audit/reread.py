@@ -32,7 +32,7 @@ from dovetail.audit.ingest_log import (
 from dovetail.audit.integrity import committed_paths, proven_paths
 from dovetail.audit.sources import announced_files
 from dovetail.lake.manifest import MAX_FILE_BYTES, SealedFile
-from dovetail.lake.retained import inspect_retained
+from dovetail.lake.retained import inspect_signed, is_signed
 from dovetail.lake.snapshot import manifest_tags
 from dovetail.lake.store import Entry, Store
 from dovetail.lake.writer import sha256_of
@@ -107,11 +107,14 @@ def plan_reading(
     is_due = bool(new or waiting) or any(fact.error == UNCOMMITTED and fact.path in committed for fact in before.files)
     is_restored = (
         _are_restored(lake, [fact for fact in others if fact.part is not None], active, listed.files)
-        or _are_kept_again(lake, lost, active)
+        or _are_kept_again(lake, lost, active, trusted)
         or _are_replaced(before.manifests, active, unproven - announced)
     )
     is_reread = is_restored and may_reread()
-    if is_reread or (trusted and _are_disbelieved(everything, active, committed, trusted)):
+    is_disbelieved = (trusted and _are_disbelieved(everything, active, committed, trusted)) or (
+        not is_judged_alike and _are_unsigned(before, active, trusted)
+    )
+    if is_reread or is_disbelieved:
         nothing = BatchFacts(manifests=[], files=[])
         return Plan(nothing, everything.manifests, is_due=True, is_anew=True, is_reread=is_reread)
     files = [fact for fact in before.files if fact.path not in waiting]
@@ -177,12 +180,25 @@ def _are_restored(
     return False
 
 
-def _are_kept_again(lake: Store, lost: Collection[str], active: Sequence[ManifestFact]) -> bool:
+def _are_kept_again(
+    lake: Store, lost: Collection[str], active: Sequence[ManifestFact], trusted: Sequence[Verifier]
+) -> bool:
     """True if fields that a compaction retained for one of these files could not be read, and can be now."""
     return any(
-        file.path in lost and file.retained is not None and inspect_retained(lake, file, file.retained) is None
+        file.path in lost and file.retained is not None and inspect_signed(lake, file, file.retained, trusted) is None
         for fact in active
         if lost and fact.manifest is not None
+        for file in fact.manifest.files
+    )
+
+
+def _are_unsigned(before: BatchFacts, active: Sequence[ManifestFact], trusted: Sequence[Verifier]) -> bool:
+    """True if retained fields were read that no key has signed which is trusted now."""
+    believed = {fact.path for fact in before.files if fact.is_kept_signed}
+    return any(
+        file.path in believed and file.retained is not None and not is_signed(file.retained, trusted)
+        for fact in active
+        if fact.manifest is not None
         for file in fact.manifest.files
     )
 

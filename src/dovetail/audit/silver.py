@@ -20,7 +20,7 @@ from dovetail.audit.arrow_sets import distinct
 from dovetail.audit.decode import DECODED_SCHEMA, DECODER_INPUT, VERDICT, verify_by
 from dovetail.audit.fabric_audit import FabricAudit, is_of, signed, union
 from dovetail.audit.fabrics import audits_of
-from dovetail.audit.failures import LeftOut
+from dovetail.audit.failures import FileChanged, LeftOut
 from dovetail.audit.ingest_log import UNCOMMITTED, BatchFacts, FileFact, ManifestFact, fact_rows
 from dovetail.audit.integrity import committed_paths, proven_paths
 from dovetail.audit.leaves import with_leaves
@@ -34,6 +34,7 @@ from dovetail.audit.sources import (
     learn_files,
     read_digests,
     read_rows,
+    retained_tags,
     retained_urls,
 )
 from dovetail.audit.state_tables import DECODED_TABLE, SERVERS_TABLE
@@ -88,9 +89,11 @@ class Ingest:
         reading = [fact for fact in active if fact.manifest and any(file.path in paths for file in fact.manifest.files)]
         self.say("integrity: hash files and leaves")
         files = learn_files(self.spark, self.lake, announced, committed, left_out)
-        files = check_retained(self.lake, announced, files)
+        again = hops_read_again(before, reading)
+        tags = retained_tags(self.lake, announced)
+        files = check_retained(self.lake, announced, files, self.settings.trusted, again)
         proven = proven_paths(active, files)
-        rows = without(self._believed(files, proven), hops_read_again(before, reading))
+        rows = without(self._believed(files, proven), again)
         self.say("hops")
         hops = self.warehouse.append("hops", hop_transforms.hops(rows))
         self._add_servers(hops, active, [*before.files, *files])
@@ -98,6 +101,9 @@ class Ingest:
         before_decoded = self._decoded_before(files)
         audits = audits_of({fact.fabric for fact in files})
         decoded = self._decode(rows, audits, retained_urls(self.lake, announced, files), before_decoded)
+        now = retained_tags(self.lake, announced)
+        if changed := {path for path in tags.keys() | now.keys() if tags.get(path) != now.get(path)}:
+            raise FileChanged(changed)  # what was checked may not be what was read
         self.say("messages, links")
         if self._has(pc.list_value_length(pc.field("links")) > 0):
             self.warehouse.append("links", message_transforms.links(decoded))

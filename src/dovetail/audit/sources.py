@@ -8,7 +8,9 @@ stops nothing.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+import contextlib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 import pyarrow as pa
@@ -17,6 +19,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the conventional name
 
 from dovetail.audit import schemas
+from dovetail.audit.active_manifests import Range
 from dovetail.audit.delta import spark_uri
 from dovetail.audit.failures import NOTHING, FileChanged, LeftOut
 from dovetail.audit.ingest_log import CHANGING, UNCOMMITTED, FileFact, ManifestFact
@@ -26,10 +29,11 @@ from dovetail.audit.merkle_scan import PART_SCHEMA, WALK_COLUMNS, Part, decode_p
 from dovetail.audit.session import read_files
 from dovetail.lake.inspect import Inspected, inspect_file
 from dovetail.lake.manifest import SealedFile
-from dovetail.lake.retained import inspect_retained
+from dovetail.lake.retained import UNSIGNED, inspect_retained, is_signed
 from dovetail.lake.rows import LAKE_SCHEMA
 from dovetail.lake.store import Store
 from dovetail.model.errors import JournalDamaged
+from dovetail.tlog.keys import Verifier
 
 _PATH_PARTS = 3
 """fabric=F/date=D/FILE"""
@@ -153,21 +157,44 @@ def learn_files(
 
 
 def check_retained(
-    lake: Store, announced: Sequence[tuple[str, SealedFile]], facts: Sequence[FileFact]
+    lake: Store,
+    announced: Sequence[tuple[str, SealedFile]],
+    facts: Sequence[FileFact],
+    trusted: Sequence[Verifier],
+    again: Mapping[str, Sequence[Range]] = MappingProxyType({}),
 ) -> list[FileFact]:
-    """The facts, with what is wrong with the fields that a compaction retained for those files."""
-    retained = {file.path: (file, file.retained) for _, file in announced if file.retained is not None}
-    read = {fact.path for fact in facts if fact.part is not None}
-    errors = {path: inspect_retained(lake, *retained[path]) for path in read & retained.keys()}
-    return [
-        fact if (error := errors.get(fact.path)) is None else msgspec.structs.replace(fact, kept_error=error)
-        for fact in facts
-    ]
+    """The facts, with what is wrong with the fields that a compaction retained for those files.
+
+    Fields for hops that were read `again` are not used: the bytes were there when these hops were read first.
+    """
+    retained = {file.path: (server, file, file.retained) for server, file in announced if file.retained is not None}
+    checked = []
+    for fact in facts:
+        if fact.part is not None and fact.path in retained:
+            server, sealed, file = retained[fact.path]
+            is_again = any(first <= sealed.first_seq and sealed.end <= end for first, end in again.get(server, ()))
+            is_kept_signed = is_signed(file, trusted)
+            error = inspect_retained(lake, sealed, file) if is_kept_signed or is_again else UNSIGNED
+            fact = msgspec.structs.replace(
+                fact, kept_error=error, is_kept_signed=is_kept_signed and not is_again and error is None
+            )
+        checked.append(fact)
+    return checked
+
+
+def retained_tags(lake: Store, announced: Sequence[tuple[str, SealedFile]]) -> dict[str, str]:
+    """By the file that they belong to, the tags of the objects with retained fields: these change with their bytes."""
+    tags = {}
+    for _, file in announced:
+        if file.retained is not None:
+            with contextlib.suppress(OSError, JournalDamaged):
+                tags[file.path] = lake.entry(file.retained.path).tag
+    return tags
 
 
 def retained_urls(lake: Store, announced: Sequence[tuple[str, SealedFile]], facts: Sequence[FileFact]) -> list[str]:
     """The trustworthy fields that compactions retained for those of these files that could be read."""
-    good = {fact.path for fact in facts if fact.part is not None and fact.kept_error is None}
+    good = {fact.path for fact in facts if fact.is_kept_signed}
     return [lake.url(file.retained.path) for _, file in announced if file.retained is not None and file.path in good]
 
 

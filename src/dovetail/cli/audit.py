@@ -11,6 +11,7 @@ import typer
 
 from dovetail.cli.audit_options import (
     AuditOptions,
+    CompactionKey,
     Conf,
     Lake,
     Memory,
@@ -150,15 +151,17 @@ def compact(
     conf: Conf = None,
     driver_memory: Memory = None,
     swarm: Swarms = None,
+    signing_key: CompactionKey = None,
     as_json: AsJson = False,
 ) -> None:
     """Merge small files of LAKE and remove the bytes of messages that expired; addresses and verdicts stay.
 
-    Bytes of swarm messages are removed only with --swarm, since the agreement says how long they live.
+    Bytes of swarm messages are removed only with --swarm. Audits read retained fields only with a trusted signature.
     """
     from dovetail.audit.settings import load_settings
     from dovetail.cli.output import print_json, print_text, say
     from dovetail.cli.progress import Bar
+    from dovetail.keys.signing import load_signing_key
     from dovetail.lake.compact import Compaction, RunTasks, parse_before, run_in_processes
     from dovetail.lake.location import open_store
     from dovetail.lake.snapshot import check_lake
@@ -181,15 +184,13 @@ def compact(
             store=store,
             before=moment,
             agreements=agreements,
+            signer=None if signing_key is None else load_signing_key(signing_key),
             is_dry=dry_run,
             grace_s=grace,
             run_tasks=run_tasks,
             progress=bar.update,
         ).run()
-    if as_json:
-        print_json(summary)
-    else:
-        print_text(summary.text())
+    print_json(summary) if as_json else print_text(summary.text())
     if summary.left_alone:
         raise typer.Exit(1)
 

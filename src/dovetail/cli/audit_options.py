@@ -35,6 +35,15 @@ Memory = Annotated[
 Swarms = Annotated[
     list[Path] | None, typer.Option("--swarm", metavar="FILE", help="Settings file of a swarm (TOML); repeatable.")
 ]
+CompactionKey = Annotated[
+    Path | None,
+    typer.Option(
+        "--signing-key",
+        help="Sign the fields that are retained of removed messages with this key (`.skey`); not a server's.",
+        metavar="FILE",
+        show_default=False,
+    ),
+]
 Trust = Annotated[
     list[Path] | None, typer.Option("--trust", metavar="FILE", help="A file of trusted keys; repeatable.")
 ]

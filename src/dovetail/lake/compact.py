@@ -28,6 +28,7 @@ from dovetail.lake.compact_plan import CompactionGroup, CompactionTask, plan_gro
 from dovetail.lake.layout import server_slug
 from dovetail.lake.manifest import SealedFile
 from dovetail.lake.retain import DEFAULT_GRACE_S, ORPHAN_AGE_S, object_keys, sweep
+from dovetail.lake.retained import may_sign, sign_retained
 from dovetail.lake.rewrite import Rewriter, Rewritten
 from dovetail.lake.seal import DEFAULT_TARGET_BYTES, Progress
 from dovetail.lake.snapshot import Snapshot, commit, snapshot
@@ -35,6 +36,7 @@ from dovetail.lake.store import Store
 from dovetail.model.errors import JournalDamaged, JournalError, UsageError
 from dovetail.model.fabric import Agreement
 from dovetail.model.times import to_us
+from dovetail.tlog.keys import Signer
 
 WAVE_BYTES = 4 << 30
 """About how much is rewritten before its manifests are created: what an interrupted compaction repeats."""
@@ -70,6 +72,7 @@ class CompactionSummary(msgspec.Struct, kw_only=True):
     waiting_files: int = 0
     waiting_bytes: int = 0
     left_alone: list[LeftAlone] = []
+    is_signed: bool = False
 
     def text(self) -> str:
         """The summary for a terminal."""
@@ -83,6 +86,8 @@ class CompactionSummary(msgspec.Struct, kw_only=True):
         if not self.dry_run:
             waiting = f"{self.waiting_files:,} ({self.waiting_bytes:,} bytes) are kept for the grace time"
             lines.append(f"deleted {self.deleted_files:,} replaced files ({self.deleted_bytes:,} bytes); {waiting}")
+        if self.removed_messages and not self.is_signed:
+            lines.append("their fields are not signed, so audits from scratch will not read them: give --signing-key")
         lines += [f"left alone: {item.server} hops {item.hops}: {item.why}" for item in self.left_alone]
         return "\n".join(lines) + "\n"
 
@@ -116,11 +121,15 @@ def _end_with_parent() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compaction:
-    """A compaction of everything in one lake before a moment; `agreements` are by community."""
+    """A compaction of everything in one lake before a moment; `agreements` are by community.
+
+    `signer` signs what is retained of messages: not a server's key. It stays in this process.
+    """
 
     store: Store
     before: dt.datetime
     agreements: Mapping[str, Agreement] = field(default_factory=dict)
+    signer: Signer | None = None
     is_dry: bool = False
     grace_s: float = DEFAULT_GRACE_S
     target_bytes: int = DEFAULT_TARGET_BYTES
@@ -129,6 +138,8 @@ class Compaction:
 
     def run(self) -> CompactionSummary:
         """Compact, and delete what was replaced long enough ago."""
+        if self.signer is not None and not may_sign(self.signer.verifier):
+            raise UsageError(f"{self.signer.name} is the key of a server: sign with another one, named for its owner")
         summary = CompactionSummary(
             lake=str(self.store), before=self.before.isoformat().replace("+00:00", "Z"), dry_run=self.is_dry
         )
@@ -152,7 +163,13 @@ class Compaction:
 
     @property
     def _rewriter(self) -> Rewriter:
-        return Rewriter(store=self.store, before_us=to_us(self.before), agreements=self.agreements, is_dry=self.is_dry)
+        return Rewriter(
+            store=self.store,
+            before_us=to_us(self.before),
+            agreements=self.agreements,
+            is_dry=self.is_dry,
+            verifier=None if self.signer is None else self.signer.verifier,
+        )
 
     def _plan(self, found: Snapshot) -> Iterator[CompactionGroup]:
         """Groups that may have work."""
@@ -185,6 +202,7 @@ class Compaction:
                 hops = f"{group.manifests[0].first_seq} to {group.manifests[-1].end - 1}"
                 summary.left_alone.append(LeftAlone(server=group.server, hops=hops, why=why))
                 continue
+            summary.is_signed = self.signer is not None
             summary.removed_messages += sum(item.removed for item in own)
             summary.removed_bytes += sum(item.removed_bytes for item in own)
 
@@ -196,7 +214,7 @@ class Compaction:
         is_new = len(group.manifests) > 1
         for task in group.tasks:
             item = done.get(task.id)
-            files.append(task.inputs[0] if item is None or item.file is None else item.file)
+            files.append(task.inputs[0] if item is None or item.file is None else self._signed(item, item.file))
             is_new = is_new or (item is not None and item.is_new)
         if not is_new:
             return None
@@ -209,6 +227,12 @@ class Compaction:
         except JournalDamaged as damage:
             return str(damage)
         return "another compaction replaced these manifests meanwhile" if made is None else None
+
+    def _signed(self, item: Rewritten, file: SealedFile) -> SealedFile:
+        """The file of a result, with a signature of what was written now; that of an older file stays as it is."""
+        if self.signer is None or file.retained is None or not item.is_new:
+            return file
+        return msgspec.structs.replace(file, retained=sign_retained(file.retained, self.signer))
 
 
 def _count(found: Snapshot) -> tuple[int, int, int]:

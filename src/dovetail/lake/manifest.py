@@ -37,13 +37,17 @@ SPARE_NUMBERS = 1 << 40
 _HEX = re.compile(r"[0-9a-f]{64}")
 
 
-class RetainedFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The fields of the messages whose bytes a compaction removed from a file: a Parquet file beside it."""
+class RetainedFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The fields of the messages whose bytes a compaction removed from a file: a Parquet file beside it.
+
+    `signature`, in hex, is that of whoever ran the compaction: see `retained`.
+    """
 
     path: str
     rows: int
     bytes: int
     sha256: str
+    signature: str = ""
 
 
 class EarlierCheckpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,27 +1,36 @@
 """Checks the fields that a compaction retained of removed messages, before anything reads them.
 
-No signature commits to these fields: whoever can write to the lake can write such a file, with any bytes, and announce
-its hash. So it must have the form that a compaction writes, within limits; what its rows may speak about is for the
-reader to decide, by the hops that have no bytes.
+No server has signed these fields: whoever can write to the lake can write such a file, with any bytes, and announce its
+hash. So whoever runs the compaction signs it, and an audit reads only what is signed with a key that it was given. The
+file must also have the form that a compaction writes, within limits; what its rows may speak about is for the reader to
+decide, by the hops that have no bytes.
+
+    Ed25519 signature of    dovetail retained fields LF <SHA-256 of the file, in hex> LF
+
+A server's own key is not accepted: its fields could speak about messages of other servers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from dovetail.fabrics import is_server_name
 from dovetail.lake.decoded import DECODED
 from dovetail.lake.inspect import ADDRESS_BYTES, CODECS, MAX_COLUMN_BYTES, MAX_FOOTER_BYTES
 from dovetail.lake.manifest import MAX_FILE_BYTES, RetainedFile, SealedFile
 from dovetail.lake.pages import walk_pages
 from dovetail.lake.store import Store
 from dovetail.lake.writer import sha256_of
-from dovetail.model.errors import ConnectFailed, JournalDamaged
+from dovetail.model.errors import CheckpointError, ConnectFailed, JournalDamaged
 from dovetail.model.hop import Relation
 from dovetail.model.times import FIRST_US, LAST_US
+from dovetail.tlog.keys import Signer, Verifier
 
 _BATCH_ROWS = 64
 _DICTIONARY_BYTES = 16 << 20
@@ -41,8 +50,43 @@ _ABSENT = ("signer", "signed_digest", "signature", "fingerprint", "key_owner", "
 _RELATIONS = [relation.value for relation in Relation]
 
 
+UNSIGNED = "no key that may sign them has signed them"
+
+
 class _Refused(Exception):
     """The file is not one that a compaction would write."""
+
+
+def may_sign(verifier: Verifier) -> bool:
+    """Whether fields that are signed with this key may be believed: not with that of a server."""
+    return not is_server_name(verifier.name)
+
+
+def sign_retained(file: RetainedFile, signer: Signer) -> RetainedFile:
+    """The same file, signed."""
+    return msgspec.structs.replace(file, signature=signer.sign(_body(file)).hex())
+
+
+def is_signed(file: RetainedFile, verifiers: Iterable[Verifier]) -> bool:
+    """Whether one of these keys has signed it, and may."""
+    return any(_verifies(file, verifier) for verifier in verifiers if file.signature and may_sign(verifier))
+
+
+def _verifies(file: RetainedFile, verifier: Verifier) -> bool:
+    try:
+        verifier.verify(bytes.fromhex(file.signature), _body(file))
+    except (CheckpointError, ValueError):
+        return False
+    return True
+
+
+def _body(file: RetainedFile) -> bytes:
+    return f"dovetail retained fields\n{file.sha256}\n".encode()
+
+
+def inspect_signed(store: Store, sealed: SealedFile, file: RetainedFile, verifiers: Iterable[Verifier]) -> str | None:
+    """What keeps an audit with these keys from reading the retained fields of a file, in one line."""
+    return inspect_retained(store, sealed, file) if is_signed(file, verifiers) else UNSIGNED
 
 
 def inspect_retained(store: Store, sealed: SealedFile, file: RetainedFile) -> str | None:

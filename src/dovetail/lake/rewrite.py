@@ -30,17 +30,19 @@ from dovetail.lake.compact_plan import CompactionTask
 from dovetail.lake.decoded import DECODED, decoded_row
 from dovetail.lake.layout import TOKEN_CHARS, retained_key
 from dovetail.lake.manifest import RetainedFile, SealedFile
-from dovetail.lake.retained import inspect_retained
+from dovetail.lake.retained import inspect_retained, inspect_signed
 from dovetail.lake.rows import LAKE_SCHEMA, check_rows
-from dovetail.lake.store import Store
-from dovetail.lake.writer import READ_ROWS, FileWriter, sha256_of
+from dovetail.lake.store import LocalStore, Store
+from dovetail.lake.writer import READ_ROWS, FileWriter
 from dovetail.model.errors import JournalDamaged
 from dovetail.model.fabric import Agreement, Fabric, MessageInfo
+from dovetail.tlog.keys import Verifier
 
 NEVER_US = (1 << 63) - 1
 """As `bytes_until_us`: nothing in the file expires."""
 
 _MAX_ERROR_CHARS = 300
+_COPY_BYTES = 1 << 20
 
 
 class Rewritten(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,12 +58,16 @@ class Rewritten(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewriter:
-    """Rewrites files. `agreements` are by community; if one is needed and unknown, nothing is removed."""
+    """Rewrites files. `agreements` are by community; if one is needed and unknown, nothing is removed.
+
+    `verifier` is the key with which retained fields will be signed. So those of the inputs must be signed with it, too.
+    """
 
     store: Store
     before_us: int
     agreements: Mapping[str, Agreement] = field(default_factory=dict)
     is_dry: bool = False
+    verifier: Verifier | None = None
 
     def has_work(self, task: CompactionTask) -> bool:
         """Whether anything may change, judging by the manifests alone."""
@@ -75,6 +81,14 @@ class Rewriter:
         except (OSError, pa.ArrowException, JournalDamaged, ValueError) as error:
             text = (str(error).splitlines() or [type(error).__name__])[0][:_MAX_ERROR_CHARS]
             return Rewritten(id=task.id, error=text)
+
+    def refuse(self, store: Store, file: SealedFile, retained: RetainedFile) -> str | None:
+        """Why the retained fields of an input, copied to a store, cannot be taken over; None if they can."""
+        if self.verifier is not None:
+            return inspect_signed(store, file, retained, [self.verifier])
+        if retained.signature:
+            return "they are signed, and no key is given to sign them again"
+        return inspect_retained(store, file, retained)
 
     def lifetimes_of(self, task: CompactionTask) -> _Lifetimes | None:
         """What determines when messages of a task expire; None if nothing does, or the agreement is unknown."""
@@ -113,6 +127,7 @@ class _Rewriting:
         self._store = rewriter.store
         self._task = task
         self._lifetimes = rewriter.lifetimes_of(task)
+        self._scratch = scratch
         self._file = None if scratch is None else FileWriter(scratch)
         self._retained = None if scratch is None else _RetainedWriter(scratch / "retained.parquet")
         self._until_us = NEVER_US
@@ -122,11 +137,7 @@ class _Rewriting:
         """Read all inputs, write the file, check it, put it into the lake."""
         for file in self._task.inputs:
             if file.retained is not None and self._retained is not None:
-                if (fault := inspect_retained(self._store, file, file.retained)) is not None:
-                    raise JournalDamaged(f"{file.retained.path}: {fault}")
-                with self._store.open(file.retained.path) as source, pq.ParquetFile(source) as parquet:
-                    for batch in parquet.iter_batches(batch_size=READ_ROWS):
-                        self._retained.add(pa.Table.from_batches([batch]))
+                self._take_over(file, file.retained, self._retained)
             with self._store.open(file.path) as source, pq.ParquetFile(source) as parquet:
                 for batch in parquet.iter_batches(batch_size=READ_ROWS, columns=LAKE_SCHEMA.names):
                     self._add(pa.Table.from_batches([batch]).cast(LAKE_SCHEMA))
@@ -142,6 +153,20 @@ class _Rewriting:
             removed=self._removed,
             removed_bytes=self._removed_bytes,
         )
+
+    def _take_over(self, file: SealedFile, retained: RetainedFile, writer: _RetainedWriter) -> None:
+        """Copy what was retained before. What is checked is a copy: the lake may change meanwhile."""
+        assert self._scratch is not None
+        copy = self._scratch / "input.parquet"
+        with self._store.open(retained.path) as source, copy.open("wb") as target:
+            while target.tell() <= retained.bytes and (part := source.read(_COPY_BYTES)):
+                target.write(part)
+        local = msgspec.structs.replace(retained, path=copy.name)
+        if (fault := self._rewriter.refuse(LocalStore(self._scratch), file, local)) is not None:
+            raise JournalDamaged(f"{retained.path}: {fault}")
+        with pq.ParquetFile(copy) as parquet:
+            for batch in parquet.iter_batches(batch_size=READ_ROWS):
+                writer.add(pa.Table.from_batches([batch]))
 
     def _add(self, rows: pa.Table) -> None:
         expired: dict[int, MessageInfo] = {}
@@ -201,8 +226,10 @@ class _RetainedWriter:
         if self._writer is None:
             return None
         self._writer.close()
+        with self._path.open("rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()  # before anybody else can write to it
         store.put_file(key, self._path)
-        return RetainedFile(path=key, rows=self._rows, bytes=self._path.stat().st_size, sha256=sha256_of(store, key))
+        return RetainedFile(path=key, rows=self._rows, bytes=self._path.stat().st_size, sha256=sha256)
 
 
 def _without_bytes(rows: pa.Table, gone: list[int]) -> pa.Table:
