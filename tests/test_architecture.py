@@ -4,6 +4,7 @@ import ast
 import importlib.util
 import re
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -39,12 +40,19 @@ def load_tool():
 graph = load_tool()
 FABRICS = ("pcp", "won", "swarm")
 MODULES = graph.modules()
-IMPORTS = {name: set(graph.imports_of(name, path, MODULES)) for name, path in MODULES.items()}
-GRAPH = graph.module_graph()
 STATIC = [
     file for file in (ROOT / "src" / "dovetail").rglob("static/*") if file.suffix in (".js", ".css", ".html", ".svg")
 ]
 LAYER = {name: number for number, layer in enumerate(graph.LAYERS) for name in layer}
+
+
+module_graph = cache(graph.module_graph)
+
+
+@cache
+def imports() -> dict[str, set[str]]:
+    """What every module imports; found by the first test that asks, since all workers of a test run load this file."""
+    return {name: set(graph.imports_of(name, path, MODULES)) for name, path in MODULES.items()}
 
 
 def test_every_package_has_its_layer():
@@ -56,20 +64,20 @@ def test_imports_point_left(module):
     package = graph.package_of(module)
     wrong = {
         other
-        for other in GRAPH[module]
+        for other in module_graph()[module]
         if (target := graph.package_of(other)) not in ("", package) and LAYER[target] >= LAYER[package]
     }
     assert not wrong
 
 
 def test_no_module_imports_itself_in_a_circle():
-    assert graph.find_cycles(GRAPH) == []
+    assert graph.find_cycles(module_graph()) == []
 
 
 @pytest.mark.parametrize("module", MODULES)
 def test_imports_are_of_modules_that_exist(module):
     """Neither old paths nor the lazy public names, behind which any package may be."""
-    unknown = {name for name in IMPORTS[module] if name.partition(".")[0] == "dovetail"} - MODULES.keys()
+    unknown = {name for name in imports()[module] if name.partition(".")[0] == "dovetail"} - MODULES.keys()
     tree = ast.parse(MODULES[module].read_text())
     public = {
         alias.name
@@ -188,7 +196,7 @@ def test_pyspark_is_imported_by_the_audit_only():
 
 def users_of(*names):
     return {
-        module for module, imported in IMPORTS.items() if {name.partition(".")[0] for name in imported} & set(names)
+        module for module, imported in imports().items() if {name.partition(".")[0] for name in imported} & set(names)
     }
 
 
@@ -212,7 +220,7 @@ def test_packages_keep_off_what_the_table_of_contributing_denies_them():
 def users_of_package(package):
     return {
         module
-        for module, imported in GRAPH.items()
+        for module, imported in module_graph().items()
         if graph.package_of(module) != package and any(graph.package_of(name) == package for name in imported)
     }
 
