@@ -279,7 +279,7 @@ def test_an_atom_is_created_changed_and_deleted_and_its_log_checked(site, tmp_pa
         log = phone.log()
         assert (log.findings, len(log.messages), len(list(log.lines()))) == ((), 5, 5)
         assert log.size == 10, "each has a response"
-        assert {record["uri"] for record in log.records()} == {message.address for message in log.messages}
+        assert {record["address"] for record in log.records()} == {message.address for message in log.messages}
         with pytest.raises(dovetail.DovetailError, match="several messages begin with wm:/Qm"):
             phone.send(AWAY, "x", forward=["wm:/Qm"])
         with pytest.raises(dovetail.UsageError):

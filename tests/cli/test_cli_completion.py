@@ -151,8 +151,8 @@ def test_a_line_that_no_command_could_have_is_no_error_of_the_shell(place, shell
 CHOICES = re.compile(r"[a-z0-9-]+(\|[a-z0-9-]+)+")
 
 
-def test_every_value_that_the_help_lists_is_offered_and_nothing_else_is_taken(dovetail):
-    """Where the help has `--layer v1|v2|auto`, these are the values."""
+def test_every_value_that_the_help_lists_is_offered(dovetail):
+    """Where the help has `--layer v1|v2|auto`, these are the values, and no other is taken."""
     command, seen = typer.main.get_group(root), 0
     for name, each in commands().items():
         for parameter in each.params:
@@ -163,3 +163,6 @@ def test_every_value_that_the_help_lists_is_offered_and_nothing_else_is_taken(do
             option = f"{parameter.opts[-1]} " if parameter.param_type_name == "option" else ""
             assert sorted(answer(command, "bash", f"dovetail {name} {option}")) == sorted(values), (name, parameter)
     assert seen > 5
+    for words in (("pcp", "decode", "--layer", "v9", "00"), ("swarm", "decode", "--layer", "uep1", "00")):
+        ran = dovetail(*words)
+        assert (ran.code, ran.err.count("\n"), words[3] in ran.err) == (2, 1, True)

@@ -113,7 +113,7 @@ def test_send_awaits_the_reply_and_prints_it():
         sent = pcp("send", "pcp://agent1/agent", '{"n": 1}', *client, "--ttl", "5")
         reply = json.loads(sent.stdout)["reply"]
         assert sent.returncode == 0
-        assert (reply["sender"], reply["message_type"]) == ("pcp://agent1/agent", "http://example.com/pong")
+        assert (reply["sender"], reply["type"]) == ("pcp://agent1/agent", "http://example.com/pong")
         assert reply["data"] == {"heard": {"n": 1}}
         assert reply["in_reply_to"]
         gone = pcp("send", "pcp://ghost/agent", *client, "--ttl", "5")
@@ -378,7 +378,7 @@ def test_trace_names_the_rule_for_each_client(tmp_path):
         (["serve"], 1, "certificate is missing"),
         (["serve", "--insecure-plain", "--host", "0.0.0.0"], 1, "loopback"),
         (["serve", "--config", "/does/not/exist.toml"], 1, "cannot be read"),
-        (["serve", "--insecure-plain", "--durability", "maybe"], 1, "durability"),
+        (["serve", "--insecure-plain", "--durability", "maybe"], 2, "durability"),
         (["decode", "--layer", "v9", "00"], 2, "layer"),
         (["send", "pcp://a/b", "--url", "wss://x/pcp", "--as", "pcp://a/b"], 2, "--certificate"),
     ],

@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dovetail.cli.swarm import app
-from dovetail.model.errors import ConfigError, ConnectFailed, DovetailError, UsageError
+from dovetail.model.errors import ConfigError, ConnectFailed, DovetailError
 
 pytestmark = pytest.mark.system
 
@@ -55,6 +55,7 @@ def test_publish_tail_status_and_metrics(served):
     assert "\x1b" not in shown[0]
     items = [json.loads(line) for line in call("tail", "--dir", home, "--since", "0", "-n", "2", "--json").splitlines()]
     assert items[1]["references"] == [address[:16]]
+    assert [(each["address"], each["data"]) for each in items] == [(address, "hello\x1b[31m"), (second, "from a pipe")]
     status = json.loads(call("status", "--dir", home, "--json"))
     assert (status["uri"], status["messages"], status["tips"]) == (ready["peer"], 2, 1)
     assert re.search("^messages +2$", call("status", "--dir", home), re.MULTILINE)
@@ -71,7 +72,5 @@ def test_publish_tail_status_and_metrics(served):
 def test_what_goes_wrong_is_said(tmp_path):
     with pytest.raises(ConnectFailed, match="no peer answers"):
         call("status", "--dir", str(tmp_path))
-    with pytest.raises(UsageError, match="durability"):
-        call("serve", "--settings", "x", "--dir", str(tmp_path), "--durability", "none")
     with pytest.raises(ConfigError, match="No such file"):
         call("serve", "--settings", str(tmp_path / "none.toml"), "--dir", str(tmp_path))

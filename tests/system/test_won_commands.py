@@ -81,11 +81,11 @@ def test_create_connect_send_close_log(nodes):
         done = won("log", "--home", homes[name], "--json")
         assert b"the log is intact" in done.stderr
         logs[name] = [json.loads(line) for line in done.stdout.splitlines()]
-    assert {r["uri"]: r["forwarded"] for r in logs["bob"] if "forwarded" in r} == {
+    assert {r["address"]: r["forwarded"] for r in logs["bob"] if "forwarded" in r} == {
         forwarding["address"]: [sent["address"]]
     }
-    talk = [r["uri"] for r in logs["bob"] if r["type"] != "CreateMessage"]
-    assert talk == [r["uri"] for r in logs["alice"] if r["type"] != "CreateMessage" and r["state"] != "failed"]
+    talk = [r["address"] for r in logs["bob"] if r["type"] != "CreateMessage"]
+    assert talk == [r["address"] for r in logs["alice"] if r["type"] != "CreateMessage" and r["state"] != "failed"]
     assert b"hello" in won("log", bob, "--home", homes["alice"], "--offline").stdout
 
     status, numbers = asyncio.run(scrape(a.metrics_port))
@@ -96,7 +96,7 @@ def test_create_connect_send_close_log(nodes):
     further = record("create", "--node", a.uri, "--home", homes["alice2"], "--further-client-of", homes["alice"])
     assert further["state"] == "registered"
     again = won("log", "--home", homes["alice2"], "--offline", "--json").stdout
-    assert [json.loads(line)["uri"] for line in again.splitlines()] == [r["uri"] for r in logs["alice"]]
+    assert [json.loads(line)["address"] for line in again.splitlines()] == [r["address"] for r in logs["alice"]]
 
 
 def test_replace_deactivate_activate_and_delete(nodes):

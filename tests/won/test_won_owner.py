@@ -178,7 +178,7 @@ def test_forwarded_messages_are_named_and_known_to_all_parties():
         kept = [decode_message(o.raw) for o in party.observations if o.raw and o.message == message.address]
         assert kept[0].forwarded == message.forwarded
     raws = [o.raw for o in pair.bob.observations if o.raw]
-    records = {record["uri"]: record for record in read_conversation(pair.bob_uri, raws).records()}
+    records = {record["address"]: record for record in read_conversation(pair.bob_uri, raws).records()}
     assert records[message.uri]["forwarded"] == list(message.forwarded)
     assert "forwarded" not in records[first.uri]
 

@@ -329,13 +329,17 @@ def vacuum(
         float, typer.Option(metavar="HOURS", help="Also keep runs that ended in the last HOURS.", min=0)
     ] = 24,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and change nothing.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Remove old runs, and delete files that no remaining run uses."""
     from dovetail.audit.vacuum import vacuum_tables
-    from dovetail.cli.output import print_text
+    from dovetail.cli.output import print_json, print_text
 
     done = vacuum_tables(source.root, keep_runs=keep, older_than_h=older_than, is_dry=dry_run)
-    print_text(done.text())
+    if as_json:
+        print_json(done)
+    else:
+        print_text(done.text())
 
 
 @app.command()

@@ -19,7 +19,7 @@ from dovetail.model.errors import ResourceBusy, UsageError
 if TYPE_CHECKING:
     from dovetail.api.contexts import Context
     from dovetail.api.pcp import PcpClient
-    from dovetail.api.values import Sent
+    from dovetail.api.values import Message, Sent
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|)")
@@ -294,6 +294,26 @@ def given_or_known(given: str | Path | None, field: Literal["lake", "tables", "d
 def each_of(given: Sequence[Path] | None, known: Sequence[str]) -> list[Path]:
     """The given paths or those of the context."""
     return list(given) if given else [Path(path) for path in known]
+
+
+def describe_message(message: Message) -> dict[str, object]:
+    """A received message as a record to print."""
+    from dovetail.model.times import to_us
+
+    record = {
+        "address": message.address,
+        "id": message.id,
+        "type": message.type,
+        "sender": message.sender or None,
+        "targets": list(message.targets) or None,
+        "at_us": to_us(message.at),
+        "in_reply_to": message.in_reply_to,
+        "references": list(message.references) or None,
+        "ttl_epochs": message.ttl_epochs,
+    }
+    is_bytes = isinstance(message.data, bytes)
+    record |= {"data_hex": message.data.hex()} if is_bytes else {"data": message.data}
+    return {name: value for name, value in record.items() if value is not None}
 
 
 def describe_sent(sent: Sent) -> dict[str, object]:

@@ -136,26 +136,38 @@ def show(name: OptionalName = None, as_json: AsJson = False) -> None:
 
 
 @app.command()
-def check(name: OptionalName = None) -> None:
+def check(name: OptionalName = None, as_json: AsJson = False) -> None:
     """Check that a context's files are there and its servers answer; exits with 3 if not."""
     from dovetail.api.contexts import current_context, load_context, missing_files
-    from dovetail.cli.output import print_text, say
+    from dovetail.cli.output import print_json, print_text, say
     from dovetail.model.errors import DovetailError, UsageError
 
     if name is None and current_context() is None:
         raise UsageError("no context is current: name one, or choose with `dovetail context use NAME`")
     known = load_context(name)
+    answering: list[str] = []
     problems = [f"{each} does not exist" for each in missing_files(known)]
     if not problems:
         for server in (known.url, known.home, known.directory):
             if server is not None:
                 try:
                     _reach(server, known.identity, name)
-                    print_text(f"{server} answers\n")
+                    answering.append(server)
                 except DovetailError as error:
                     problems.append(str(error))
-    for problem in problems:
-        say(problem)
+    if as_json:
+        print_json(
+            {
+                "name": name or current_context(),
+                "ok": not problems,
+                "answering": answering,
+                "problems": problems,
+            }
+        )
+    else:
+        print_text("".join(f"{server} answers\n" for server in answering))
+        for problem in problems:
+            say(problem)
     if problems:
         raise typer.Exit(EXIT_NO)
 

@@ -14,6 +14,7 @@ from dovetail.cli.client_options import (
     BrokerOptions,
     OldTlsKey,
     TlsKey,
+    describe_message,
     describe_sent,
     in_context,
 )
@@ -186,7 +187,7 @@ def _ask(client: PcpClient, target: str, content: object, message_type: str, ttl
     sent, reply = asyncio.run(work())
     record = describe_sent(sent)
     if as_json:
-        print_json(record | {"reply": None if reply is None else _describe(reply)})
+        print_json(record | {"reply": None if reply is None else describe_message(reply)})
     elif reply is None:
         print_record(record)
     else:
@@ -201,8 +202,10 @@ def _ask(client: PcpClient, target: str, content: object, message_type: str, ttl
 def listen(
     broker: BrokerOptions,
     count: Annotated[int, typer.Option(help="Exit after this many messages (0: never).", min=0)] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line (the only form).")] = True,
 ) -> None:
     """Print messages as they arrive, one JSON object per line."""
+    del as_json
     client = broker.client()
 
     async def work() -> None:
@@ -210,7 +213,7 @@ def listen(
             say(f"{client.identity} listens at {client.url}; Ctrl-C ends it")
             left = count
             async for message in client:
-                print_json(_describe(message))
+                print_json(describe_message(message))
                 sys.stdout.flush()
                 left -= 1
                 if left == 0:
@@ -232,7 +235,8 @@ def inventory(
         bool,
         typer.Option("--follow", help="Keep watching; print +1 when a client connects and -1 when it disconnects."),
     ] = False,
-    as_json: AsJson = False,
+    *,
+    form: Form,
 ) -> None:
     """List connected clients."""
     from dovetail.api.pcp import check_uris
@@ -244,7 +248,7 @@ def inventory(
         async with client:
             if not follow:
                 uris = await client.inventory(*patterns or ())
-                print_rows([{"uri": uri} for uri in uris], ["uri"], Form(as_json=as_json))
+                print_rows([{"uri": uri} for uri in uris], ["uri"], form)
                 return
             async for uri, is_here in client.watch(*patterns or ()):
                 print_json({"client": uri, "change": 1 if is_here else -1})
@@ -266,7 +270,8 @@ def trace(
     clients: Annotated[
         list[str] | None, typer.Option("--client", metavar="URI", help="A client assumed to be connected; repeatable.")
     ] = None,
-    as_json: AsJson = False,
+    *,
+    form: Form,
 ) -> None:
     """Show which clients would receive a message and the rule that decides; nothing is delivered.
 
@@ -307,7 +312,7 @@ def trace(
         }
         for verdict in traced.verdicts
     ]
-    print_rows(rows, ["target", "verdict", "connected", "rule"], Form(as_json=as_json))
+    print_rows(rows, ["target", "verdict", "connected", "rule"], form)
     for target in traced.unmatched:
         say(f"{target}: nobody there")
     say("would be delivered to all of them" if traced.is_allowed else "would be refused: nobody gets it")
@@ -374,23 +379,6 @@ def _read_data(text: str | None) -> object:
     except ValueError as error:
         raise UsageError(f"the data is not JSON: {error}; text needs quotes: '\"hello\"'") from None
     return text.encode()
-
-
-def _describe(message: Message) -> dict[str, object]:
-    fields: dict[str, object] = {
-        "address": message.address,
-        "id": message.id,
-        "message_type": message.type,
-        "sender": message.sender,
-        "targets": list(message.targets),
-    }
-    if message.in_reply_to is not None:
-        fields["in_reply_to"] = message.in_reply_to
-    if isinstance(message.data, bytes):
-        fields["data_hex"] = message.data.hex()
-    elif message.data is not None:
-        fields["data"] = message.data
-    return fields
 
 
 def _text_of(message: Message) -> str:

@@ -188,19 +188,12 @@ def _peer(given: Path | None) -> SwarmPeer:
 def _record(event: Message | Gap | Evidence | Missed) -> dict[str, Any]:
     from dovetail.api.swarm import Gap
     from dovetail.api.values import Message
+    from dovetail.cli.client_options import describe_message
     from dovetail.model.errors import Missed
-    from dovetail.model.times import to_us
 
     match event:
         case Message():
-            return {
-                "message": event.address,
-                "timestamp": to_us(event.at) // 1000,
-                "ttl_epoch": event.ttl_epochs,
-                "references": list(event.references),
-                "source": event.sender or None,
-                "payload_hex": event.raw.hex(),
-            }
+            return describe_message(event)
         case Gap():
             return {"gap": event.key, "state": event.state, "referrer": event.referrer}
         case Missed():

@@ -60,12 +60,12 @@ class ConversationText:
         for message in self._messages:
             chain = self._chains[message.uri]
             record = {
-                "uri": message.uri,
+                "address": message.uri,
                 "type": message.type.value,
-                "timestamp_ms": message.timestamp_ms,
-                "from": message.sender_socket or message.atom,
-                "to": message.recipient_socket,
-                "text": message.text,
+                "sender": message.sender_socket or message.atom,
+                "targets": [message.recipient_socket] if message.recipient_socket else None,
+                "at_us": message.timestamp_ms * 1000,
+                "data": message.text,
                 "forwarded": list(message.forwarded) or None,
                 "state": chain.state.value,
                 "s1": chain.first,
