@@ -11,8 +11,6 @@ pub const HEAD_BYTES: usize = 1 + 1 + 8 + 8 + 32 + 32 + 8;
 const CHECK_BYTES: usize = 8;
 /// From this size on it pays to release the GIL.
 const LARGE_BYTES: usize = 1 << 14;
-const TIME_HIGH_AT: usize = 13;
-const TIME_HIGH_BYTES: usize = 4;
 const SEQ_AT: usize = 2;
 const DIGEST_AT: usize = 50;
 
@@ -120,15 +118,6 @@ pub fn fold<'py>(py: Python<'py>, level: &[u8]) -> PyResult<Bound<'py, PyBytes>>
 #[pyfunction]
 pub fn address_of<'py>(py: Python<'py>, data: &[u8]) -> Bound<'py, PyBytes> {
     PyBytes::new(py, &sha256(data))
-}
-
-/// The hash that must be below the work target: of a swarm message with the high bytes of its time moved to the front.
-#[pyfunction]
-pub fn work_of<'py>(py: Python<'py>, data: &[u8]) -> Bound<'py, PyBytes> {
-    let (head, rest) = data.split_at(data.len().min(TIME_HIGH_AT));
-    let (time, rest) = rest.split_at(rest.len().min(TIME_HIGH_BYTES));
-    let hash = Sha256::new().chain_update(time).chain_update(head).chain_update(rest).finalize();
-    PyBytes::new(py, &hash)
 }
 
 /// The checksum of a row.

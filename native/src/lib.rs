@@ -5,6 +5,7 @@
 
 mod addresses;
 mod commit;
+mod content;
 mod hashing;
 mod msgpack;
 mod stored;
@@ -15,7 +16,7 @@ mod won_message;
 use pyo3::prelude::*;
 
 /// Incremented whenever a signature or its meaning changes; the Python side accepts only the version it knows.
-const VERSION: u32 = 5;
+const VERSION: u32 = 6;
 
 #[pymodule]
 fn dovetail_fast(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -25,10 +26,11 @@ fn dovetail_fast(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(hashing::fold, module)?)?;
     module.add_function(wrap_pyfunction!(hashing::address_of, module)?)?;
     module.add_function(wrap_pyfunction!(hashing::crc32, module)?)?;
-    module.add_function(wrap_pyfunction!(hashing::work_of, module)?)?;
     module.add_function(wrap_pyfunction!(hashing::checks_of, module)?)?;
     module.add_class::<stored::HopHasher>()?;
     module.add_function(wrap_pyfunction!(stored::survey_messages, module)?)?;
+    module.add_function(wrap_pyfunction!(content::read_fields, module)?)?;
+    module.add_function(wrap_pyfunction!(content::work_of, module)?)?;
     module.add_function(wrap_pyfunction!(addresses::encode_buckets, module)?)?;
     module.add_class::<addresses::AddressFilter>()?;
     module.add_function(wrap_pyfunction!(wire::encode_frames, module)?)?;

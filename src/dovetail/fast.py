@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 VARIABLE = "DOVETAIL_FAST"
-VERSION = 5
+VERSION = 6
 """Version of the native module: another version has other functions and is not used."""
 
 T = TypeVar("T", bound=Callable[..., Any])

@@ -244,6 +244,22 @@ def test_digests_and_checksums(data):
         assert python(data) == rust(data)
 
 
+@given(
+    st.builds(
+        lambda head, middle, flags, rest: head + middle + bytes([flags]) + rest,
+        st.just(b"\x79\x10\x05") | st.binary(max_size=3),
+        st.binary(min_size=16, max_size=16),
+        st.integers(0, 15),
+        st.binary(max_size=60) | st.sampled_from([11_216, 11_236, 11_237, 11_300]).map(bytes),
+    )
+    | st.binary(max_size=40)
+)
+@settings(max_examples=600, deadline=None)
+def test_content_of_a_swarm(data):
+    python, rust = both("read_fields")
+    assert python(data) == rust(data)
+
+
 @given(st.lists(hashes, max_size=200), st.integers(1, 2**50), st.integers(0, 2**32))
 @settings(max_examples=60, deadline=None)
 def test_filters_and_buckets(some, first_id, seed):

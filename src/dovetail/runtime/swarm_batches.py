@@ -47,15 +47,16 @@ _MAX_GATHERED_BYTES: Final = 65_535
 def split_runs(datagrams: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
     """Split datagrams, in order, into runs that one call can carry: all of one size, except a smaller last one."""
     start, count = 0, len(datagrams)
+    sizes = list(map(len, datagrams))
     while start < count:
-        size = len(datagrams[start])
+        size = sizes[start]
         # an empty datagram cannot be part of a run
         limit = min(count, start + min(MAX_SEGMENTS, MAX_RUN_BYTES // size)) if size else start + 1
-        end = start + 1
-        while end < limit and len(datagrams[end]) == size:
-            end += 1
-        if end < limit and 0 < len(datagrams[end]) < size:
-            end += 1
+        end = limit
+        if sizes[start:limit].count(size) < limit - start:
+            end = next(place for place in range(start, limit) if sizes[place] != size)
+            if 0 < sizes[end] < size:
+                end += 1
         yield datagrams[start:end]
         start = end
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from typing import Final, NewType
+from typing import Final, NewType, NoReturn
 
 import msgspec
 
@@ -130,19 +130,25 @@ def decode_header(data: bytes) -> int:
     return data[1]
 
 
-def decode_fields(data: bytes) -> Fields:
-    """Timestamp, ttl and referenced hashes of a content message: the only reader of its fixed part."""
+@twin
+def read_fields(data: bytes) -> Fields | None:
+    """The fields of a content message, None if it is malformed: the only reader of its fixed part."""
     size = len(data)
     if size < FIXED_BYTES or size > MAX_CONTENT_BYTES or not data.startswith(_CONTENT_HEAD):
-        _refuse_head(data)
+        return None
     time_low, time_high, ttl_epochs, flags = _LIFETIME.unpack_from(data, TIME_OFFSET)
     count = flags & COUNT_MASK
-    if count > MAX_REFERENCES:
-        raise BadReferenceCount(f"{count} references, expected at most {MAX_REFERENCES}")
-    end = FIXED_BYTES + REFERENCE_BYTES * count
-    if size < end:
-        raise Truncated(f"{size} bytes, expected at least {end} for {count} references")
+    if count > MAX_REFERENCES or size < FIXED_BYTES + REFERENCE_BYTES * count:
+        return None
     return time_low | time_high << 16, ttl_epochs, _HASHES[count].unpack_from(data, FIXED_BYTES)
+
+
+def decode_fields(data: bytes) -> Fields:
+    """Timestamp, ttl and referenced hashes of a content message; raises a `Refusal` if it is malformed."""
+    fields = read_fields(data)
+    if fields is None:
+        _refuse(data)
+    return fields
 
 
 def decode_content(data: bytes) -> Content:
@@ -159,14 +165,20 @@ def decode_content(data: bytes) -> Content:
     )
 
 
-def _refuse_head(data: bytes) -> None:
-    """Raise the refusal for a message that is too short, too long or has a different head."""
+def _refuse(data: bytes) -> NoReturn:
+    """Raise the refusal for a malformed message."""
     opcode = decode_header(data)
     if opcode != OPCODE_CONTENT:
         raise UnknownOpcode(f"opcode 0x{opcode:02x}, expected 0x{OPCODE_CONTENT:02x}")
     if len(data) > VERSION_OFFSET and data[VERSION_OFFSET] != VERSION:
         raise UnsupportedVersion(f"version {data[VERSION_OFFSET]}, expected {VERSION}")
-    raise Truncated(f"{len(data)} bytes, expected at least {FIXED_BYTES}")
+    if len(data) < FIXED_BYTES:
+        raise Truncated(f"{len(data)} bytes, expected at least {FIXED_BYTES}")
+    count = data[FLAGS_OFFSET] & COUNT_MASK
+    if count > MAX_REFERENCES:
+        raise BadReferenceCount(f"{count} references, expected at most {MAX_REFERENCES}")
+    end = FIXED_BYTES + REFERENCE_BYTES * count
+    raise Truncated(f"{len(data)} bytes, expected at least {end} for {count} references")
 
 
 def encode_content(content: Content) -> bytes:
