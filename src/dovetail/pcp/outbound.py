@@ -201,23 +201,28 @@ class Outbound:
         ready = self._ready
         last_outgoing: list[OutgoingMessage] = []
         links: list[LinkId] = []
+        more_uris: list[str] = []
         for session in self._dirty:
             pending = session.pending
             if not pending:
                 continue  # closed or paused in the meantime; its messages wait
-            alone = session.uri_alone
-            for outgoing in pending:
-                uris = outgoing.uris
-                if uris.__class__ is list:
-                    uris.append(alone[0])
-                else:
-                    outgoing.uris = alone
             if pending == last_outgoing:
                 links.append(session.connection)
+                more_uris.append(session.uri_alone[0])
             else:
+                _add_uris(last_outgoing, more_uris)
+                more_uris = []
+                alone = session.uri_alone
+                for outgoing in pending:
+                    uris = outgoing.uris
+                    if uris.__class__ is list:
+                        uris.append(alone[0])
+                    else:
+                        outgoing.uris = alone
                 last_outgoing, links = pending, [session.connection]
                 ready.append(SendFrames(links, [outgoing.payload for outgoing in pending]))
             session.pending, session.handed = session.handed, pending  # swapped, to allocate no list
+        _add_uris(last_outgoing, more_uris)
         ready += self._closes
         self._closes.clear()
         self._handed_sessions, self._dirty = self._dirty, []
@@ -317,6 +322,13 @@ class Outbound:
         counts["accepted", ""] = self.accepted_total
         counts["delivered", ""] = self.delivered_total
         return counts
+
+
+def _add_uris(outgoing: Sequence[OutgoingMessage], uris: Sequence[str]) -> None:
+    """Add recipients that these messages share, which only messages to several have."""
+    if uris:
+        for each in outgoing:
+            each.uris = [*each.uris, *uris]
 
 
 def _retract(handed: Sequence[OutgoingMessage], session: Session) -> None:
