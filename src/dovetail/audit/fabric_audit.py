@@ -136,10 +136,10 @@ def communal(audits: Iterable[FabricAudit]) -> list[FabricAudit]:
     return [audit for audit in audits if audit.community is not None]
 
 
-def is_of(audits: Iterable[FabricAudit], column: str = "fabric") -> Column:
+def is_of(audits: Iterable[FabricAudit]) -> Column:
     """True if a row belongs to one of these fabrics."""
     names = [audit.name for audit in audits]
-    return F.col(column).isin(*names) if names else F.lit(False)
+    return F.col("fabric").isin(*names) if names else F.lit(False)
 
 
 def by_fabric(audits: Iterable[FabricAudit], choose: Callable[[FabricAudit], Column | Any], default: Column) -> Column:

@@ -1,7 +1,7 @@
 """How far the journal of each server is known: from when until when every hop was read, as its server sealed it.
 
 What a server did not record is called missing only where its journal is known without a gap. A file that is missing,
-altered, unreadable or was left out is a gap: what lacks may have been there.
+altered, unreadable or was left out is a gap: the hops that seem to be missing may have been in it.
 """
 
 from __future__ import annotations

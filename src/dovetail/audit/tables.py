@@ -41,7 +41,7 @@ _MAX_HINT_BYTES = 1 << 16
 MIN_FREE_BYTES = 16 << 20
 """With less, a run is not begun: libraries report a full disk in many lines."""
 OLD_STATE = "_state"
-"""Where the tables of versions before 0.9 kept their state."""
+"""Where tables of the old format have their state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,40 +281,36 @@ def expression_of(where: Where) -> pc.Expression | None:
     return reduce(and_, each) if each else None
 
 
-def is_among(source: ds.Dataset, wanted: pa.Table, where: Where = ()) -> pa.Table:
+def is_among(source: ds.Dataset, wanted: pa.Table) -> pa.Table:
     """Rows whose columns are among those of `wanted`; its last column is the most selective.
 
     Usually few files, or none, have such rows; of all others only the columns compared are read.
     """
-    chosen = _among(wanted, where)
-    files = keys_among(source, wanted, where, ["__filename"])["__filename"].unique().to_pylist()
+    chosen = _among(wanted)
+    files = keys_among(source, wanted, ["__filename"])["__filename"].unique().to_pylist()
     parts = [
         part.to_table(schema=source.schema, filter=chosen) for part in source.get_fragments() if part.path in files
     ]
     return pa.concat_tables([source.schema.empty_table(), *parts])
 
 
-def keys_among(source: ds.Dataset, wanted: pa.Table, where: Where, columns: Sequence[str]) -> pa.Table:
+def keys_among(source: ds.Dataset, wanted: pa.Table, columns: Sequence[str]) -> pa.Table:
     """Some columns of the rows whose columns are among those of `wanted`."""
-    return source.to_table(list(columns), filter=_among(wanted, where))
+    return source.to_table(list(columns), filter=_among(wanted))
 
 
-def _among(wanted: pa.Table, where: Where) -> pc.Expression:
-    bound = expression_of(where)
+def _among(wanted: pa.Table) -> pc.Expression:
     *first, last = wanted.column_names
     if not first:
-        chosen = pc.field(last).isin(wanted[last].combine_chunks())
-    else:
-        (by,) = first
-        chosen = reduce(
-            or_,
-            (
-                (pc.field(by) == value)
-                & pc.field(last).isin(wanted.filter(pc.field(by) == value)[last].combine_chunks())
-                for value in wanted[by].unique()
-            ),
-        )
-    return chosen if bound is None else bound & chosen
+        return pc.field(last).isin(wanted[last].combine_chunks())
+    (by,) = first
+    return reduce(
+        or_,
+        (
+            (pc.field(by) == value) & pc.field(last).isin(wanted.filter(pc.field(by) == value)[last].combine_chunks())
+            for value in wanted[by].unique()
+        ),
+    )
 
 
 def check_columns(schema: pa.Schema, names: Iterable[str]) -> None:

@@ -181,20 +181,15 @@ class Warehouse:
             rows = rows.where(_column_of(one))
         return rows.select(*columns).toArrow().cast(_schema_of(STORED[name], columns))
 
-    def lookup(self, name: str, wanted: pa.Table, *, since: tuple[str, Any] | None = None) -> pa.Table:
-        """Rows whose columns are among those of `wanted`, which are few; files that end before `since` are skipped."""
+    def lookup(self, name: str, wanted: pa.Table) -> pa.Table:
+        """Rows whose columns are among those of `wanted`, which are few."""
         table = STORED[name]
         if not wanted.num_rows or not self.rows(name):
             return table.arrow.empty_table()
-        bound: Where = () if since is None else ((since[0], ">=", since[1]),)
         if self.rows(name) <= LOCAL_ROWS:
-            return (
-                is_among(self._opened[name].to_pyarrow_dataset(), wanted, bound).select(table.names).cast(table.arrow)
-            )
+            return is_among(self._opened[name].to_pyarrow_dataset(), wanted).select(table.names).cast(table.arrow)
         tune(self.spark, self.rows(name))
         rows = self.spark.read.format("delta").load(spark_uri(table_uri(self.root, name)))
-        for one in bound:
-            rows = rows.where(_column_of(one))
         few = from_arrow(self.spark, wanted).hint("broadcast")
         found = rows.join(few, on=wanted.column_names, how="left_semi").select(*table.names)
         return found.toArrow().cast(table.arrow)
@@ -290,7 +285,7 @@ class Warehouse:
 
     def _present_keys(self, name: str, keys: pa.Table) -> pa.Table:
         """The keys that occur in the table."""
-        found = keys_among(self._opened[name].to_pyarrow_dataset(), keys, (), keys.column_names)
+        found = keys_among(self._opened[name].to_pyarrow_dataset(), keys, keys.column_names)
         about_none = keys.filter(pc.equal(keys.column(keys.num_columns - 1), b""))  # rows without it may exist
         return distinct(about_none, found.cast(keys.schema))
 

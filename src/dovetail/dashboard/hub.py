@@ -26,7 +26,7 @@ from dovetail.runtime.server_health import OK
 LOOK_EVERY_S = 1.0
 ASK_EVERY_S = 5.0
 STALE_S = 60.0
-"""A dashboard whose last look is older shows what was, not what is."""
+"""If the last snapshot is older, the dashboard shows outdated data."""
 MAX_LISTENERS = 32
 MAX_ALERTS = 200
 MAX_NAMED = 3

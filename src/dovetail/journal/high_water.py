@@ -151,8 +151,8 @@ class MarkFile:
 def open_beside(path: Path, flags: int) -> int:
     """Open a file that belongs to a journal, for its owner only; raises JournalError if it leads elsewhere.
 
-    Otherwise whoever may create a name in the directory could have the server write into any of its files, or wait for
-    ever.
+    Otherwise anyone who can create names in the directory could make the server write to any of its files, or block
+    forever.
     """
     try:
         descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, PRIVATE_MODE)

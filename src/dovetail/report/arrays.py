@@ -54,11 +54,11 @@ def quantiles(values: pa.Array) -> Quantiles:
     return Quantiles(count=len(values), p50_us=p50, p90_us=p90, p99_us=p99, max_us=most)
 
 
-def slot_width_us(first_us: int | None, last_us: int | None, *, least_us: int = SECOND_US) -> int:
+def slot_width_us(first_us: int | None, last_us: int | None) -> int:
     """A round width that divides the time into at most `MAX_SLOTS` slots."""
     span = (last_us - first_us) if first_us is not None and last_us is not None else 0
     for width in SLOT_WIDTHS_US:
-        if width >= least_us and span // width < MAX_SLOTS:
+        if span // width < MAX_SLOTS:
             return width
     weeks = -(-span // (MAX_SLOTS * SLOT_WIDTHS_US[-1]))
     return weeks * SLOT_WIDTHS_US[-1]

@@ -35,6 +35,7 @@ from dovetail.report.text import community_of, name_briefly, shorten
 MAX_CONVERSATIONS = 3
 MAX_CHAINS_PER_CONVERSATION = 2
 MAX_SPREADS = 3
+MAX_GRAPHS = 3
 MAX_FINDING_PICTURES = 150
 MAX_NEIGHBOURS = 20_000
 NEIGHBOUR_STEPS = 2
@@ -247,7 +248,7 @@ def _read_parts(tables: Tables, chains: Iterable[dict[str, Any]]) -> tuple[Evide
     return evidence, links
 
 
-def draw_dag_examples(tables: Tables, findings: pa.Table, limit: int = 3) -> list[Picture]:
+def draw_dag_examples(tables: Tables, findings: pa.Table) -> list[Picture]:
     """Neighbourhoods: of forks and gaps or, if all is well, of a message that refers to others.
 
     Those with wrong references come first: only they have a line to show.
@@ -255,7 +256,7 @@ def draw_dag_examples(tables: Tables, findings: pa.Table, limit: int = 3) -> lis
     columns = (findings[name].to_pylist() for name in ("message", "check", "fabric"))
     wrong = [row for row in zip(*columns, strict=True) if row[0] is not None and row[1].startswith(("fork.", "gap."))]
     wrong.sort(key=lambda row: _LINED.index(row[1]) if row[1] in _LINED else len(_LINED))
-    graph = dict(islice({address: fabric or "" for address, _, fabric in wrong}.items(), limit))
+    graph = dict(islice({address: fabric or "" for address, _, fabric in wrong}.items(), MAX_GRAPHS))
     if not graph:
         links = tables.read("links", ("fabric", "child"), where=pc.field("relation").isin(["refers", "previous"]))
         graph = dict(zip(links["child"].slice(0, 1).to_pylist(), links["fabric"].slice(0, 1).to_pylist(), strict=True))

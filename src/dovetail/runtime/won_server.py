@@ -32,7 +32,6 @@ from dovetail.runtime.won_metrics import node_registry
 from dovetail.tlog.keys import Signer
 from dovetail.won.access import is_proven, read_claim
 from dovetail.won.archive import RecentArchive
-from dovetail.won.events import Event
 from dovetail.won.links import LinkKind
 from dovetail.won.node import Node
 from dovetail.won.resources import choose_media_type, encode_resource, find_log_of_deleted, find_parties, needs_proof
@@ -77,12 +76,9 @@ def check_node_uri(uri: str) -> str:
 class NodeServer:
     """A running node. Use it with `async with`, or `start` and `stop` it."""
 
-    def __init__(
-        self, options: NodeOptions, key: Ed25519PrivateKey, observer: Callable[[Event], None] | None = None
-    ) -> None:
+    def __init__(self, options: NodeOptions, key: Ed25519PrivateKey) -> None:
         check_node_uri(options.uri)
         self.options = options
-        self._observer = observer
         self._numbers = itertools.count(1)
         self._acceptor: Acceptor | None = None
         self._metrics: MetricsServer | None = None
@@ -116,7 +112,6 @@ class NodeServer:
             is_dialling_others=True,
             settings=self.options.settings,
             on_accepted=lambda link, kind, now: self.node.receive_accepted(link, LinkKind(kind), now),
-            observer=self._observer,
         )
         self.driver, self.failed = self._links.driver, self._links.failed
         self._acceptor = await listen(

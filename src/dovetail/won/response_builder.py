@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from dovetail.model.errors import RemoteProtocolError
 from dovetail.model.hop import Reason
@@ -46,26 +47,16 @@ class ResponseBuilder:
     def build_for_atom(self, message: Message, now: int) -> Message:
         """s: references all unconfirmed responses of the atom's container."""
         atom = self._ledger.atoms.get(message.atom or "")
-        return respond(
-            message,
-            success=True,
-            signer=self._uri,
-            key=self._key,
-            timestamp_ms=self._timestamp(now),
-            atom=message.atom,
-            previous=atom.confirmations.unconfirmed if atom else (),
-        )
+        previous = atom.confirmations.unconfirmed if atom else ()
+        return self._respond(now)(message, success=True, atom=message.atom, previous=previous)
 
     def build_first(self, message: Message, now: int) -> Message:
         """s1: the sender's connection; both sockets are the sender's."""
         socket = message.sender_socket or ""
         connection = self._ledger.find_connection(socket, message.recipient_socket or "")
-        return respond(
+        return self._respond(now)(
             message,
             success=True,
-            signer=self._uri,
-            key=self._key,
-            timestamp_ms=self._timestamp(now),
             connection=connection.uri if connection else self._name_connection(socket),
             sender_socket=socket,
             recipient_socket=socket,
@@ -80,12 +71,9 @@ class ResponseBuilder:
         previous: tuple[str, ...] = (first.uri,)
         if connection is not None:
             previous = connection.confirmations.references_of_second(first.uri, first.previous, self._max_references)
-        return respond(
+        return self._respond(now)(
             message,
             success=True,
-            signer=self._uri,
-            key=self._key,
-            timestamp_ms=self._timestamp(now),
             connection=uri,
             sender_socket=socket,
             recipient_socket=message.sender_socket,
@@ -100,12 +88,9 @@ class ResponseBuilder:
         else:
             sender, recipient = recipient, sender
         connection = self._ledger.find_connection(sender or "", message.recipient_socket or "")
-        return respond(
+        return self._respond(now)(
             message,
             success=False,
-            signer=self._uri,
-            key=self._key,
-            timestamp_ms=self._timestamp(now),
             atom=message.atom,
             connection=connection.uri if connection and refusal.is_first else None,
             sender_socket=sender,
@@ -116,12 +101,9 @@ class ResponseBuilder:
     def build_undeliverable(self, sent: Sent, now: int) -> Message:
         """A FailureResponse to the owner alone: it names the atom and no socket."""
         since = self._timestamp(now) - sent.since_ms
-        return respond(
+        return self._respond(now)(
             sent,
             success=False,
-            signer=self._uri,
-            key=self._key,
-            timestamp_ms=self._timestamp(now),
             atom=sent.connection.atom,
             text=f"{Reason.UNREACHABLE_NODE.value}: {sent.destination} did not answer within {since // 1000} s",
         )
@@ -148,6 +130,9 @@ class ResponseBuilder:
                     timestamp_ms=self._ledger.last_signed_ms + 1,
                     envelope=socket_pair(connection.socket, connection.target_socket),
                 )
+
+    def _respond(self, now: int) -> partial[Message]:
+        return partial(respond, signer=self._uri, key=self._key, timestamp_ms=self._timestamp(now))
 
     def _timestamp(self, now: int) -> int:
         """Milliseconds that never go backwards, so a node's responses are ordered even if its clock jumps."""

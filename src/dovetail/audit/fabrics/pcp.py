@@ -17,7 +17,7 @@ from dovetail.pcp.settings import PcpSettings
 from dovetail.pcp.uri import BROKER_URIS
 
 _LIFETIME_US = PcpSettings().max_lifetime_ms * 1000
-"""A broker gives every message up after this time: the lifetime of those whose own is not known."""
+"""A broker gives up every message after this time: used as the lifetime of messages that state none."""
 _FAILED = (Stage.EXPIRED.value, Stage.UNDELIVERABLE.value, Stage.REJECTED.value)
 # which outcome applies if a broker records several for one recipient: the best one
 _RANKS = {
