@@ -1,7 +1,7 @@
-"""Run the checks of `make test`; say at the end what passed, what was left out and why.
+"""Run the checks of `make test`; print at the end what passed, what was skipped and why.
 
-The verdicts are read from what the tools themselves print. It is shown as it comes; but the type checker runs beside
-the tests, which often wait, and what it prints is shown after them.
+The results are read from the output of the tools, which is shown as it comes. The type checker runs in parallel with
+the tests, which often wait; its output is shown after theirs.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ _READ_BYTES = 65_536
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One tool, and the pattern of the line in which it tells its result."""
+    """One tool, and the pattern of the line with its result."""
 
     name: str
     command: tuple[str, ...]
     result: re.Pattern[str]
     is_beside: bool = False
-    """Whether it runs while the others do."""
+    """Whether it runs in parallel with the others."""
     environment: tuple[tuple[str, str], ...] = ()
     tells_left_out: bool = False
     is_cargo: bool = False
-    """Whether it is a command of cargo, for `native/`; left out where cargo lacks it or set-up did not build that."""
+    """Whether it is a command of cargo, for `native/`; skipped if cargo lacks it or set-up did not build that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How one part ended."""
+    """The result of one part."""
 
     name: str
     passed: bool
@@ -101,7 +101,7 @@ PARTS = (
 
 
 def main(names: list[str]) -> int:
-    """Runs the named parts, or all; 0 if every one passed."""
+    """Run the named parts, or all; 0 if all passed."""
     # A shell that starts this in the background has SIGINT ignored, and programs inherit that: tests send it to some.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     parts = [part for part in PARTS if not names or part.name in names]
@@ -122,7 +122,7 @@ def main(names: list[str]) -> int:
 
 
 def run(part: Part, shown: BinaryIO) -> Outcome:
-    """Runs one part, showing what it prints."""
+    """Run one part and show its output."""
     if part.is_cargo and (why := why_without(f"cargo-{part.command[0]}")):
         return Outcome(name=part.name, passed=True, summary="nothing done", left_out=(why,))
     shown.write(f"--- {' '.join(part.command)}\n".encode())
@@ -159,7 +159,7 @@ def run(part: Part, shown: BinaryIO) -> Outcome:
 
 
 def why_without(program: str) -> str | None:
-    """Why a command of cargo cannot be used here; None if it can."""
+    """Why a command of cargo is unavailable here; None if it is available."""
     if shutil.which(program) is None:
         return f"{program} is not installed"
     # without the module, what it depends on may never have been downloaded
@@ -167,7 +167,7 @@ def why_without(program: str) -> str | None:
 
 
 def left_out(summary: str, text: str) -> list[str]:
-    """What a run of pytest did not do, and why, from its own report."""
+    """What pytest skipped, and why, from its own report."""
     lines = []
     deselected = re.search(r"(\d+) deselected", summary)
     if deselected:

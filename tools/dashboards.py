@@ -1,4 +1,4 @@
-"""Write deploy/grafana/dashboards/*.json: what each panel shows is said here once, and the JSON follows from it."""
+"""Write deploy/grafana/dashboards/*.json: each panel is defined once, here, and the JSON is generated from it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One picture: its unit, and its queries with their legends. A stat shows only the last value."""
+    """One panel: its unit, and its queries with their legends. A stat shows only the last value."""
 
     title: str
     unit: str
@@ -31,7 +31,7 @@ def here(metric: str, where: str = "") -> str:
 
 
 def rate(metric: str, *by: str, where: str = "") -> str:
-    """How fast a counter grows, for each server and what else is named."""
+    """The rate of a counter, by server and the given labels."""
     return f"sum by ({', '.join(('instance', *by))}) (rate({here(metric, where)}[$__rate_interval]))"
 
 
@@ -243,12 +243,12 @@ def _panel(panel: Panel, number: int, x: int, y: int) -> dict[str, Any]:
 
 
 def render(name: str) -> str:
-    """The text of one dashboard's file."""
+    """The contents of one dashboard's file."""
     return json.dumps(build(name, *DASHBOARDS[name]), indent=1) + "\n"
 
 
 def main() -> None:
-    """Write all of them."""
+    """Write all dashboards."""
     DIRECTORY.mkdir(parents=True, exist_ok=True)
     for name in DASHBOARDS:
         (DIRECTORY / f"{name}.json").write_text(render(name))

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Print a Python 3.11 or newer that can make virtual environments. $PYTHON, where it is set, is the only candidate.
+# Print a Python 3.11 or newer that can create virtual environments. $PYTHON, if set, is the only candidate.
 set -eu
 
 suits() {

@@ -1,6 +1,6 @@
-"""Which packages import which; `--write` draws the graph into docs/explain/architecture.md, `--check` compares.
+"""Prints which packages import which; `--write` writes the graph into docs/explain/architecture.md, `--check` compares.
 
-`--at REVISION` draws that of another revision, with the lines of each package.
+`--at REVISION` prints that of another revision, with the lines of each package.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def render_at(revision: str) -> str:
 
 
 def main() -> int:
-    """Write or compare the drawing."""
+    """Write, compare or print the graph."""
     parser = argparse.ArgumentParser(description=__doc__)
     action = parser.add_mutually_exclusive_group()
     action.add_argument("--write", action="store_true")

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Write requirements/*.lock anew: every version pinned, every file hashed, for all platforms and Python 3.11 or newer.
+# Regenerate requirements/*.lock: every version pinned, every file hashed, for all platforms and Python 3.11 or newer.
 set -eu
 cd "$(dirname "$0")/.."
 

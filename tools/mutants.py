@@ -1,8 +1,8 @@
-"""Mutation testing of the lines that obey the protocols: `make mutants`, not part of `make test`.
+"""Mutation testing of the lines that implement the protocols: `make mutants`, not part of `make test`.
 
-One small change at a time is made to a module of a core, in a copy of the sources, and the tests of that module are
-run. A mutant that no test fails on survives, and is printed. Survivors that are equivalent to the original are
-reasoned about in `docs/protocols/mutants.md`; every other one is a test that is missing.
+Each mutant is one small change to a module of a core, in a copy of the sources; the tests of that module are run
+against it. A mutant that no test detects survives, and is printed. `docs/protocols/mutants.md` explains the survivors
+that are equivalent to the original; every other one is a missing test.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Write docs/reference/{cli,config,errors,reasons}.md from the code; `--check` only says which are not current."""
+"""Write docs/reference/{cli,config,errors,reasons}.md from the code; `--check` only reports outdated pages."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def errors_page() -> str:
 def error_tree(
     error: type[errors.DovetailError], parent: type[errors.DovetailError] | None
 ) -> Iterator[tuple[type[errors.DovetailError], type[errors.DovetailError] | None]]:
-    """Every error of errors.py below one, parents before children, in the order of the file."""
+    """All subclasses of an error in errors.py, parents before children, in the order of the file."""
     yield error, parent
     for name, child in vars(errors).items():
         if (
@@ -170,7 +170,7 @@ def help_texts(command: Command, path: str, parent: Context | None) -> Iterator[
 
 
 def finish(lines: list[str]) -> str:
-    """A page's text, with the mark that it is made."""
+    """A page's text, with a note that it is generated."""
     return "\n".join([*lines, "", "<!-- made by tools/reference.py: make docs -->", ""])
 
 
@@ -183,7 +183,7 @@ PAGES: dict[str, Callable[[], str]] = {
 
 
 def stale_pages(directory: Path = REFERENCE) -> list[str]:
-    """The pages that are not what the code says now."""
+    """The pages that are outdated."""
     return [
         name
         for name, make in PAGES.items()
@@ -192,7 +192,7 @@ def stale_pages(directory: Path = REFERENCE) -> list[str]:
 
 
 def main() -> int:
-    """Writes the pages, or checks them."""
+    """Write the pages, or check them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a page is not current")
     options = parser.parse_args()

@@ -1,8 +1,8 @@
-"""Photographs the report and the dashboard for docs/images, in a real browser: `tools/screenshots.py DEMO_OUT`.
+"""Takes screenshots of report and dashboard for docs/images, in a real browser: `tools/screenshots.py DEMO_OUT`.
 
-`dovetail demo --out DEMO_OUT --no-serve` makes what is shown. With `--all DIR` every page is photographed whole, at
-1440 and 390 pixels, light and dark, to be looked at; docs/images stay as they are. Needs Chromium; Pillow, where it
-is installed, makes the files smaller.
+`dovetail demo --out DEMO_OUT --no-serve` creates the data. With `--all DIR` every page is captured in full, at 1440 and
+390 pixels, light and dark, for review; docs/images are left unchanged. Needs Chromium; Pillow, if installed, makes the
+files smaller.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Make `.venv` ready: the locked packages, the project itself, its native code where cargo is found, a Java for Spark,
-and Delta Lake for it. Or, with `--only NAME`, make `.venv-NAME` ready: an environment with the packages of
-requirements/NAME.lock alone, for a tool.
+"""Creates or updates `.venv`: the locked packages, the project itself, its native code if cargo is found, a Java for
+Spark, and Delta Lake for it. With `--only NAME`, creates `.venv-NAME` instead: an environment for a tool, with only the
+packages of requirements/NAME.lock.
 
-Runs on a bare Python 3.11, before anything is installed. What was done is kept in `.venv/ready.json`, keyed on the
-hashes of the lock files, so that a second run only compares them.
+Runs on a plain Python 3.11, before anything is installed. `.venv/ready.json` records what was done, with the hashes of
+the lock files, so that a second run only compares them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LOG_TAIL_LINES = 12
 
 
 def main() -> int:
-    """Brings the environment up to date and prints what it did; prints nothing if nothing was to do."""
+    """Bring the environment up to date; prints what was done, if anything."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--venv", type=Path, default=ROOT / ".venv", help="where to make the environment")
     parser.add_argument("--no-java", action="store_true", help="do not look for Java")
@@ -60,7 +60,7 @@ def main() -> int:
 
 @contextlib.contextmanager
 def one_at_a_time() -> Iterator[None]:
-    """Two targets started side by side must not install into one environment at once."""
+    """Keep two targets that run in parallel from installing into one environment at once."""
     with (LOCKS / "all.lock").open() as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -71,7 +71,7 @@ def one_at_a_time() -> Iterator[None]:
 
 
 class Environment:
-    """A virtual environment and the record of what is in it."""
+    """A virtual environment and the record of its contents."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -81,7 +81,7 @@ class Environment:
         self._record = self._read_record()
 
     def prepare_packages(self) -> bool:
-        """Makes the environment and installs what the locks name; True if there was anything to do."""
+        """Create the environment and install what the locks name; True if anything was done."""
         self._make()
         worked = False
         packages = digest(LOCKS / "build.lock", LOCKS / "all.lock")
@@ -103,7 +103,7 @@ class Environment:
         return worked
 
     def prepare_native(self) -> bool:
-        """Builds `native/` if cargo is installed; True if there was anything to do. Everything works without it.
+        """Build `native/` if cargo is installed; True if anything was done. Everything works without it.
 
         A failed build is not retried until the source changes or the environment is recreated.
         """
@@ -143,7 +143,7 @@ class Environment:
         return True
 
     def prepare_tool(self, lock: Path) -> bool:
-        """Makes the environment and installs what one lock names; True if there was anything to do."""
+        """Create the environment and install what one lock names; True if anything was done."""
         self._make()
         packages = digest(lock)
         if self._record["packages"] == packages:
@@ -163,14 +163,14 @@ class Environment:
         self._save(python=platform.python_version(), packages="", project="", java={})
 
     def _is_usable(self) -> bool:
-        """Whether the environment was made to its end, by a Python that is still there and is the one asked for."""
+        """Whether the environment is complete, and its Python still exists and is the requested one."""
         made_with = self._record.get("python")
         if made_with is None or not self.python.exists():
             return False
         return "PYTHON" not in os.environ or made_with == platform.python_version()
 
     def prepare_java(self) -> bool:
-        """Finds a Java for Spark, or gets one; True if there was anything to do."""
+        """Find or install a Java for Spark; True if anything was done."""
         key = digest(LOCKS / "java.lock") + os.environ.get("JAVA_HOME", "")
         known = self._record["java"]
         if known and known["key"] == key and Path(known["home"], "bin", "java").exists():
@@ -194,7 +194,7 @@ class Environment:
         return True
 
     def prepare_jars(self, *, with_s3: bool) -> bool:
-        """Fetches the Java archives of the lock files; True if there was anything to do."""
+        """Fetch the Java archives of the lock files; True if anything was done."""
         jars = load_module("jars")
         wanted = [jar for lock in (jars.LOCK, jars.S3_LOCK)[: 1 + with_s3] for jar in jars.missing(lock, self.path)]
         if wanted:
@@ -276,22 +276,22 @@ def digest(*paths: Path) -> str:
 
 
 def count_pins(lock: Path) -> int:
-    """How many packages a lock file names."""
+    """The number of packages in a lock file."""
     return sum("==" in line for line in lock.read_text().splitlines())
 
 
 def show(path: Path) -> str:
-    """A path as short as it can be said from here."""
+    """A path for messages: relative to the project if it is in it."""
     return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
 
 
 def say(text: str) -> None:
-    """Talk goes to stderr."""
+    """Print to stderr."""
     print(f"setup: {text}", file=sys.stderr, flush=True)
 
 
 def fail(text: str) -> NoReturn:
-    """Ends set-up with one line."""
+    """End set-up with one line."""
     say(text)
     sys.exit(1)
 
