@@ -263,7 +263,7 @@ async def measure_processes(directory: Path, chains: int, conversations: int) ->
         key, _ = create_signing_key(directory / "keys", uri)
         arguments = ["serve", "--uri", uri, "--signing-key", key, "--journal", directory / f"{port}.db"]
         arguments += ["--listen", f"127.0.0.1:{port}", "--certificate", site.certificate]
-        arguments += ["--certificate-key", site.key, "--authority", site.authority]
+        arguments += ["--tls-key", site.key, "--authority", site.authority]
         command = [sys.executable, "-c", "from dovetail.cli.won import app; app()", *map(str, arguments)]
         process = await asyncio.to_thread(subprocess.Popen, command, stdout=subprocess.PIPE)
         assert process.stdout is not None

@@ -162,14 +162,12 @@ class Catalogue:
     def _recall(self, addresses: list[bytes]) -> dict[bytes, int]:
         """The numbers of the messages that are not new, from memory or the journal; each is looked up once."""
         recalled: dict[bytes, int] = {}
-        forgotten: list[bytes] = []
-        for place in self._index.ask(addresses):
-            address = addresses[place]
-            number = self._remember(address)
-            if number is not None:
-                recalled[address] = number
-            else:
-                forgotten.append(address)
+        forgotten = [addresses[place] for place in self._index.ask(addresses)]
+        for generation in reversed(self._messages):
+            known = {address: generation[address] for address in forgotten if address in generation}
+            if known:
+                recalled |= known
+                forgotten = [address for address in forgotten if address not in known]
         candidates = self._index.candidates(forgotten) if forgotten else []
         if candidates:
             found: dict[bytes, MessageRow] = {
@@ -180,11 +178,3 @@ class Catalogue:
                 if row is not None:
                     recalled[address] = row.id if row.body_seq is not None else -row.id
         return recalled
-
-    def _remember(self, address: bytes) -> int | None:
-        """The number of a message that is in memory."""
-        for generation in reversed(self._messages):
-            number = generation.get(address)
-            if number is not None:
-                return number
-        return None
