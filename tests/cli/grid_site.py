@@ -118,7 +118,7 @@ EXPECTED = {"otel": {4}, "receipt accuse": {1}, "receipt fork": {1}}
 """Commands that here get input they must refuse; the others succeed: 0, or 3."""
 READY = {
     "dashboard": "Ctrl-C ends it",
-    "dev": "is associated",
+    "dev": "Ctrl-C ends it",
     "pcp listen": "listens at",
     "pcp serve": "listening on",
     "swarm serve": "listen",

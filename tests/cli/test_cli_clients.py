@@ -104,7 +104,10 @@ def test_a_server_that_is_not_there_is_one_line_and_4(dovetail, tmp_path):
         (("pcp", "send", ECHO), "no broker"),
         (("pcp", "send", ECHO, "--url", "ws://127.0.0.1:1/pcp"), "no identity"),
         (("pcp", "send", "nowhere", "--url", "ws://127.0.0.1:1/pcp", "--as", ECHO), "is not a PCP URI"),
-        (("pcp", "send", ECHO, "hello", "--url", "ws://127.0.0.1:1/pcp", "--as", ECHO), "not JSON"),
+        (
+            ("pcp", "send", ECHO, "hello", "--url", "ws://127.0.0.1:1/pcp", "--as", ECHO),
+            """'hello' is not JSON; text has quotes of its own: '"hello"'""",
+        ),
         (("pcp", "send", ECHO, "1", "2", "--url", "ws://127.0.0.1:1/pcp", "--as", ECHO), "too many"),
         (("pcp", "send", ECHO, "--url", "wss://127.0.0.1:1/pcp", "--as", ECHO), "needs --certificate, --tls-key"),
         (("pcp", "send", ECHO, "--wait", "soon"), "is not a duration"),
@@ -121,6 +124,9 @@ def test_a_server_that_is_not_there_is_one_line_and_4(dovetail, tmp_path):
         (("context", "save", "x", "--url", "gopher://x"), "is not the URL of a broker"),
         (("context", "save", "x", "--as", "me"), "'me' is not a PCP URI"),
         (("completion", "csh"), "csh"),
+        (("completion",), "Choose from: bash, zsh, fish"),
+        (("send", ECHO), "did you mean 'pcp send' or 'won send'?"),
+        (("listne",), "there are: audit, "),
     ],
 )
 def test_misuse_is_one_line_and_2(dovetail, words, said, tmp_path, site):
@@ -324,6 +330,18 @@ def test_dev_does_not_take_a_port_or_a_context_that_is_used(tmp_path):
         second = run_process("dev", "--port", port, "--dir", "other", cwd=tmp_path)
         assert (second.returncode, second.stdout) == (1, "")
         assert "choose another with --port" in second.stderr.splitlines()[-1]
+
+
+@pytest.mark.system
+def test_the_dashboard_of_a_context_opens_before_anything_is_sealed(dovetail, site, tmp_path):
+    dovetail("context", "save", "a", "--journals", site.journals[0], "--lake", tmp_path / "lake", "--tables", tmp_path)
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, "-m", "dovetail", "dashboard", "--context", "a", "--port", "0"]
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        said = process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    assert "http://127.0.0.1:" in said
 
 
 def test_a_context_has_journals_lake_tables_and_trust(dovetail, site, tmp_path, monkeypatch):

@@ -59,6 +59,8 @@ def dashboard(
     if not journals and lake is None and tables is None and not metrics:
         known = read_context()
         journals, lake, tables = each_of(None, known.journals), known.lake, known.tables
+        if journals and lake is not None and "://" not in lake and not Path(lake).exists():
+            lake = None  # nothing is sealed yet
     if not journals and lake is None and tables is None and not metrics:
         raise UsageError("nothing to show: pass --journals, --lake, --tables or --metrics, or save them in a context")
     if token_file is None and not is_loopback(host):

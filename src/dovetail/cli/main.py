@@ -73,11 +73,11 @@ NOUNS = (
 
 
 SERVERS = {
-    *((noun,) for noun in ("dashboard", "demo", "dev", "otel", "up")),
+    *((noun,) for noun in ("dashboard", "demo", "otel", "up")),
     *((noun, "serve") for noun in ("pcp", "won", "swarm")),
     ("audit", "follow"),
 }
-"""Commands that run until they are stopped: these log what they do, the others only what is wrong."""
+"""Commands that run until they are stopped log what they do; `dev` and the others log only what is wrong."""
 
 RELOADING = {("up",), ("pcp", "serve")}
 """Commands that reload their configuration on SIGHUP."""
@@ -131,10 +131,19 @@ class LazyGroup(TyperGroup):
     def resolve_command(self, ctx: Context, args: list[str]) -> tuple[str | None, Command | None, list[str]]:
         command = self.get_command(ctx, args[0])
         if command is None:
-            near = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(self.list_commands(ctx))}"
-            ctx.fail(f"no such command {args[0]!r}; {hint}")
+            ctx.fail(f"no such command {args[0]!r}; {self._hint(ctx, args[0])}")
         return args[0], command, args[1:]
+
+    def _hint(self, ctx: Context, word: str) -> str:
+        """What was meant by a word that is no command: a similar one, or the nouns with such a verb."""
+        near = difflib.get_close_matches(word, self.list_commands(ctx), n=1)
+        if near:
+            return f"did you mean {near[0]!r}?"
+        groups = [(noun.name, load_noun(noun)) for noun in NOUNS if not noun.verbless]
+        verbs = [f"{name} {word}" for name, group in groups if group.get_command(ctx, word) is not None]  # type: ignore[attr-defined]
+        if verbs:
+            return f"did you mean {' or '.join(map(repr, verbs))}?"
+        return f"there are: {', '.join(self.list_commands(ctx))}"
 
 
 def load_noun(noun: Noun) -> Command:
@@ -303,7 +312,7 @@ def _report_misuse(error: typer.TyperException) -> int:
         sys.stderr.write(text + "\n")
         return error.exit_code
     # words of the validator that mean nothing to a user
-    text = text.replace("Value error, ", "").replace("Input should be ", "it should be ")
+    text = " ".join(text.split()).replace("Value error, ", "").replace("Input should be ", "it should be ")
     hint = f" (see {context.command_path} --help)" if context is not None else ""
     say(f"dovetail: {text[:1].lower()}{text[1:].rstrip('.')}{hint}")
     return error.exit_code

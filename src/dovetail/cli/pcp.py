@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -376,8 +377,9 @@ def _read_data(text: str | None) -> object:
             return file.read(MAX_DATA_BYTES)
     try:
         json.loads(text)
-    except ValueError as error:
-        raise UsageError(f"the data is not JSON: {error}; text needs quotes: '\"hello\"'") from None
+    except ValueError:
+        quoted = f"'\"{text}\"'" if re.fullmatch(r"[\w ,.:!?-]{1,40}", text) else "'\"hello\"'"
+        raise UsageError(f"{text[:40]!r} is not JSON; text has quotes of its own: {quoted}") from None
     return text.encode()
 
 
