@@ -16,9 +16,10 @@ Leaf entry, version 1 (all integers big-endian):
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from dovetail.model.address import ADDRESS_BYTES
 from dovetail.model.hop import Hop, Reason, Stage
@@ -39,9 +40,9 @@ def encode_entry(hop: Hop, digest: bytes = NO_DIGEST) -> bytes:
     return head + encode_tail(hop.stage, hop.reason, hop.counterpart)
 
 
-def encode_head(seq: int, at_us: int, message: bytes, digest: bytes, size: int) -> bytes:
-    """Encode the input of a leaf hash up to the tail: the leaf prefix and the fixed part of the entry."""
-    return _LEAF_HEAD.pack(ENTRY_VERSION, seq, at_us, message, digest, size)
+encode_head: Callable[[int, int, bytes, bytes, int], bytes] = functools.partial(_LEAF_HEAD.pack, ENTRY_VERSION)
+"""The input of a leaf hash up to the tail: the leaf prefix and the fixed part of the entry, from the hop's position and
+time, its message, and the digest and size of the bytes that it carries."""
 
 
 def hash_run(
@@ -53,10 +54,10 @@ def hash_run(
     size: int,
 ) -> list[bytes]:
     """Leaf hashes of a run, given the tail of each hop; only the first hop can have `digest` and `size`."""
-    sha256, pack = hashlib.sha256, _LEAF_HEAD.pack
-    leaves = [sha256(pack(ENTRY_VERSION, first_seq, at_us, message, digest, size) + tails[0]).digest()]
+    sha256 = hashlib.sha256
+    leaves = [sha256(encode_head(first_seq, at_us, message, digest, size) + tails[0]).digest()]
     if len(tails) > 1:
-        pack_seq, middle = _SEQ.pack, pack(ENTRY_VERSION, 0, at_us, message, NO_DIGEST, 0)[10:]
+        pack_seq, middle = _SEQ.pack, encode_head(0, at_us, message, NO_DIGEST, 0)[10:]
         for seq, tail in enumerate(tails[1:], first_seq + 1):
             leaves.append(sha256(b"\x00\x01" + pack_seq(seq) + middle + tail).digest())
     return leaves
