@@ -80,13 +80,15 @@ def test_what_the_reference_of_python_names_is_there():
 
 
 _ROOT = typer.main.get_group(cli.root)
+PREFIXES = {"won message v1", "retained fields"}
+"""Not commands: what signed data begins with."""
 _NAMED = re.compile(r"(?:^ {4,}|`)(?:\.venv/bin/)?dovetail ((?:[^`\n]|\\\n)+)", re.MULTILINE)
 
 
 def named_commands(page: Path) -> list[str]:
     """Commands on a page, in blocks and in sentences, with their lines joined."""
     found = [text.replace("\\\n", " ") for text in _NAMED.findall(page.read_text())]
-    return [text for text in found if text != "won message v1"]  # not a command: the prefix of signed data
+    return [text for text in found if text not in PREFIXES]
 
 
 def unknown_words(text: str) -> list[str]:
