@@ -207,7 +207,7 @@ def test_paper_is_white_and_has_no_controls(browser: Browser, page: Path) -> Non
     assert browser.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     for control in (".top", ".filters", ".pager button", "figure details"):
         assert browser.evaluate(f"getComputedStyle(document.querySelector('{control}')).display") == "none", control
-    assert browser.evaluate("document.getElementById('leaf').getBoundingClientRect().height") > 0, "which page this is"
+    assert browser.evaluate("document.getElementById('page').getBoundingClientRect().height") > 0, "which page this is"
     assert browser.evaluate("document.documentElement.scrollWidth") <= 720
     assert len(browser.call("Page.printToPDF", printBackground=True)["data"]) > 50_000
     assert_quiet(browser, page)
@@ -284,15 +284,15 @@ def test_a_hundred_thousand_findings_can_be_searched_and_turned(browser: Browser
     browser.open(page, width=DESKTOP[0], height=DESKTOP[1])
     assert browser.evaluate(ROWS) == 25
     assert "100,000 of 100,0" in browser.evaluate("document.getElementById('found').textContent")
-    assert browser.evaluate("document.getElementById('leaf').textContent") == "page 1 of 21", "one row a recipient"
+    assert browser.evaluate("document.getElementById('page').textContent") == "page 1 of 21", "one row a recipient"
     show_each(browser)
-    assert browser.evaluate("document.getElementById('leaf').textContent") == "page 1 of 4,000"
+    assert browser.evaluate("document.getElementById('page').textContent") == "page 1 of 4,000"
     search(browser, "agent-499")
     assert browser.evaluate("document.getElementById('found').textContent").startswith(
         "199 of "
     )  # the last one is not among the worst 100,000
     browser.evaluate("document.getElementById('next').click()")
-    assert browser.evaluate("document.getElementById('leaf').textContent") == "page 2 of 8"
+    assert browser.evaluate("document.getElementById('page').textContent") == "page 2 of 8"
     search(browser, address("many", 4711).hex()[:16])
     assert browser.evaluate("document.getElementById('found').textContent").startswith("1 of ")
     assert_quiet(browser, page)
