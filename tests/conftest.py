@@ -24,9 +24,6 @@ EXHAUSTIVE = [Path(__file__).parent / name for name in ("dashboard", "demo", "do
 
 SPARK = ("tests/audit/", "tests/properties/test_audit_")
 """Tests that use a Spark session in their own process."""
-APART = "tests/audit/test_audit_sql.py"
-"""Gets a session of its own, on another worker, so that the one with all others is not the last to end."""
-
 
 SETTINGS_OF_TESTS = {"DOVETAIL_FAST", "DOVETAIL_SOAK_SEEDS", "DOVETAIL_SCREENSHOTS"}
 """What whoever runs the tests may set; everything else of theirs stays outside."""
@@ -85,8 +82,8 @@ def pytest_testnodedown(node) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log):
-    """With `--dist loadfile` a test file stays on one worker, so that its shared fixtures are built once; and nearly
-    all Spark tests stay on one: a fresh JVM takes three times as long for an audit as a warm one.
+    """With `--dist loadfile` a test file stays on one worker, so that its shared fixtures are built once; and all
+    Spark tests stay on one: a fresh JVM takes three times as long for an audit as a warm one.
     """
     if config.getvalue("dist") != "loadfile":
         return None
@@ -94,7 +91,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log):
 
     class OneSession(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            is_shared = nodeid.startswith(SPARK) and not nodeid.startswith(APART)
-            return SPARK[0] if is_shared else super()._split_scope(nodeid)
+            return SPARK[0] if nodeid.startswith(SPARK) else super()._split_scope(nodeid)
 
     return OneSession(config, log)

@@ -32,6 +32,14 @@ from dovetail.audit.lease import Lease
 from dovetail.audit.run import Audit
 
 root, victim, left = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+if "PYSPARK_GATEWAY_PORT" in os.environ:
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    gateway = launch_gateway()  # to the Java process that runs
+    java = gateway.jvm.JavaSparkContext(gateway.jvm.org.apache.spark.SparkContext.getOrCreate())
+    SparkSession(SparkContext(gateway=gateway, jsc=java, conf=SparkConf(_jconf=java.getConf())))
 spark = open_test_session()
 check = Lease.check
 
@@ -56,13 +64,17 @@ def data_files(out: Path) -> set[str]:
     return set()
 
 
-def run(root: Path, victim: str, number: int) -> int:
+def run(spark, root: Path, victim: str, number: int) -> int:
     """Run an audit in a process of its own; returns its exit code.
 
     Driver or Java is killed before the commit of this number; `inside` kills both once this many data files are new.
+    A driver that is killed alone uses the tests' Java process, which outlives it: between commits Java does nothing.
     """
     before = data_files(root / "out")
     environment = {**os.environ, "PYTHONPATH": f"{TESTS.parent / 'src'}:{TESTS}"}
+    if victim == "driver":
+        bridge = spark.sparkContext._gateway.gateway_parameters
+        environment |= {"PYSPARK_GATEWAY_PORT": str(bridge.port), "PYSPARK_GATEWAY_SECRET": bridge.auth_token}
     command = [sys.executable, "-c", PROGRAM, str(root), victim, str(number)]
     with subprocess.Popen(command, env=environment, start_new_session=True, stderr=subprocess.DEVNULL) as process:
         while victim == "inside" and process.poll() is None:
@@ -81,7 +93,7 @@ def kill_often(spark, root: Path, worlds: list[World], kills: list[tuple[str, in
     for part, world in enumerate(worlds):
         write_lake(root, world)
         for victim, number in kills[part::2]:
-            code = run(root, victim, number)
+            code = run(spark, root, victim, number)
             assert code > 0 if victim == "java" else code == -signal.SIGKILL, (victim, number)
             assert len(read_runs(root / "out")) == part, "a run that was killed is not there"
         Audit(spark=spark, lake=root / "lake", tables=root / "out", settings=SETTINGS, whole_below=0).run()

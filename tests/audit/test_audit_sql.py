@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from functools import reduce
 from pathlib import Path
 
 import pytest
+from pyspark.sql import DataFrame
 
 from audit.audit_worlds import BROKER, SECOND, SETTINGS, T0_US, quiet_pcp, whole_world, write_lake
 from dovetail.audit import engines as recipe
@@ -52,13 +54,15 @@ def test_every_engine_has_the_rows_of_the_run_that_was_named(engines, tables):
     duck, spark = engines
     given = {}
     exec(recipe.polars(tables), given)
-    for name in tables.names:
-        if name != "runs":
-            count = tables.count(name)
-            assert duck.sql(f"SELECT count(*) FROM {name}").fetchall() == [(count,)], name
-            assert spark.table(name).count() == count, name
-            assert given["tables"][name].collect().height == count, name
-            assert recipe.spark_frame(spark, tables, name).count() == count, name
+    counts = {name: tables.count(name) for name in tables.names if name != "runs"}
+    asked = " UNION ALL ".join(f"SELECT '{name}' AS name, count(*) AS rows FROM {name}" for name in counts)
+    assert dict(duck.sql(asked).fetchall()) == counts
+    assert dict(map(tuple, spark.sql(asked).collect())) == counts
+    assert {name: given["tables"][name].collect().height for name in counts} == counts
+    frames = [
+        recipe.spark_frame(spark, tables, name).selectExpr(f"'{name}' AS name", "count(*) AS rows") for name in counts
+    ]
+    assert dict(map(tuple, reduce(DataFrame.unionAll, frames).collect())) == counts
     assert tables.count("hops") < open_tables(tables.root).count("hops")
     assert f"FOR VERSION AS OF {tables.run.versions['hops']}" in recipe.trino(tables)
 
