@@ -60,7 +60,7 @@ def name_of(server: str) -> str:
 
 
 def is_server_name(name: str) -> bool:
-    """Whether this is the URI of a broker, node or peer; keys of others may have any name."""
+    """Whether this is the URI of a broker, node or peer; a key with such a name is nobody's witness."""
     return name.partition("://")[0] in {scheme for entry in REGISTRY.values() for scheme in entry.schemes}
 
 

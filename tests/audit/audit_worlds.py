@@ -47,8 +47,9 @@ def open_test_session():
 
 def signer_of(server: str) -> Signer:
     """Nodes sign journals with the key they sign messages with."""
-    number = {NODE_A: 1, NODE_B: 2, "audit.example/compaction": 3}.get(server, 77)
-    return Signer(server, Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32))
+    number = {NODE_A: 1, NODE_B: 2}.get(server)
+    seed = address_of(server.encode()) if number is None else bytes([number]) * 32
+    return Signer(server, Ed25519PrivateKey.from_private_bytes(seed))
 
 
 COMPACTOR = signer_of("audit.example/compaction")
@@ -75,9 +76,13 @@ def write_lake(root: Path, *worlds: World) -> Path:
     return lake
 
 
-def append_and_seal(root: Path, lake: Path, server: str, observations: list[Observation]) -> None:
+def append_and_seal(
+    root: Path, lake: Path, server: str, observations: list[Observation], signer: Signer | None = None
+) -> None:
     path = root / f"{address_of(server.encode()).hex()[:8]}.journal"
-    journal = Journal.open(path, server=server, signer=signer_of(server), options=JournalOptions(durability="relaxed"))
+    journal = Journal.open(
+        path, server=server, signer=signer or signer_of(server), options=JournalOptions(durability="relaxed")
+    )
     if observations:
         journal.append(observations)
     journal.close()

@@ -33,6 +33,7 @@ from dovetail.lake.snapshot import manifest_keys, snapshot
 from dovetail.lake.store import LocalStore
 from dovetail.model.errors import DovetailError
 from dovetail.model.times import to_datetime
+from dovetail.tlog.keys import Signer
 from lake.hostile_lakes import CASES, CULPRIT, HONEST, Culprit, add_culprit, remove_culprit, write_honest
 
 pytestmark = pytest.mark.exhaustive
@@ -195,6 +196,20 @@ def test_a_server_without_any_manifest_is_listed_if_its_key_was_given(tmp_path):
     ]
     assert (missing.server, missing.verdict, missing.hops) == (CULPRIT, "incomplete", 0)
     assert [item.check for item in missing.breaks] == ["integrity.no_manifest"]
+
+
+def test_two_names_with_one_key_are_told_as_one_party(tmp_path, expected):
+    lake = write_honest(tmp_path)
+    twins = ("pcp://twin-a.example/server", "pcp://twin-b.example/server")
+    for number, server in enumerate(twins):
+        signer = Signer(server, signer_of("twins").private_key)
+        append_and_seal(tmp_path, lake, server, quiet_pcp(8, T0_US, 5000 + 100 * number), signer)
+    verdicts = judge_here(lake)
+    assert {server: verdicts[server].row() for server in HONEST} == expected
+    for server, other in (twins, twins[::-1]):
+        (found,) = verdicts[server].breaks
+        assert (found.check, found.detail) == ("integrity.shared_key", f"its key is also that of {other}")
+        assert verdicts[server].verdict == "proven"
 
 
 def newest_here(lake: Path, now_us: int) -> int:

@@ -14,6 +14,7 @@ from dovetail.journal.journal import Journal, JournalOptions
 from dovetail.lake.layout import server_slug
 from dovetail.lake.seal import seal_journal
 from dovetail.lake.store import LocalStore
+from dovetail.model.address import address_of
 from dovetail.model.hop import Hop, Observation
 from dovetail.sim import SECOND_US, Link, World
 from dovetail.sim.faults import apply_faults
@@ -100,7 +101,7 @@ def check(root: Path, seed: int) -> None:
     pcp, _ = run_pcp(seed)
     everything = [*swarm_hops_with_gaps(seed).values(), *nodes.values(), pcp.hops()["broker"]]
     for hops in everything:
-        write_journals(root, hops, keys.get(hops[0].server, bytes([7]) * 32))
+        write_journals(root, hops, keys.get(hops[0].server, address_of(hops[0].server.encode())))
     public = {uri: SigningKey(key).public for uri, key in keys.items()}
     expected = ask_oracle(root, epoch_ms=SWARM.epoch_ms, node_keys=public)
     assert all(expected[name] for name in ("deliveries", "chains", "gaps", "coverage", "signatures"))

@@ -54,9 +54,9 @@ def won_uri(address):
     return "wm:/" + text
 
 
-def check_note(record, trusted):
+def check_note(record, trusted, quorum):
     lines = record["checkpoint"].split("\n")
-    origin, body, witnesses = lines[0], "\n".join(lines[:3]) + "\n", []
+    origin, body, witnesses, counted = lines[0], "\n".join(lines[:3]) + "\n", [], set()
     need(lines[3] == lines[-1] == "" and re.fullmatch("[1-9][0-9]{0,18}", lines[1]), "note")
     for number, (line, key) in enumerate(zip(lines[4:-1], record["keys"], strict=True)):
         name, key_id, encoded = key.split("+", 2)
@@ -66,9 +66,11 @@ def check_note(record, trusted):
         blob = unbase64(line[len(f"— {name} ") :])
         need(blob[:4].hex() == key_id and (number or (name == origin and (name, public) in trusted)), "trust")
         witnesses += [name] if number else []
+        counted |= {public} if (name, public) in trusted else set()
         head = f"cosignature/v1\ntime {int.from_bytes(blob[4:12], 'big')}\n" if number else ""
         Ed25519PublicKey.from_public_bytes(public).verify(blob[12 if number else 4 :], (head + body).encode())
-    need(witnesses == sorted(set(witnesses)), "witnesses")
+    counted -= {public for name, public in trusted if name.partition("://")[0] in FABRICS}
+    need(witnesses == sorted(set(witnesses)) and len(counted) >= quorum, "witnesses, quorum")
     return origin, int(lines[1]), unbase64(lines[2])
 
 
@@ -87,9 +89,9 @@ def check_path(hop, address, digest, path, size, root):  # the leaf, then RFC 91
     need(last == 0 and value == root, "inclusion")
 
 
-def check_journal(journal, addresses, trusted):
+def check_journal(journal, addresses, trusted, quorum):
     fields(journal, "checkpoint hashes hops keys")
-    origin, size, root = check_note(journal, trusted)
+    origin, size, root = check_note(journal, trusted, quorum)
     table, used, last, kept = unbase64(journal["hashes"]), 0, -1, set()
     hashes = [table[i : i + 32] for i in range(0, len(table), 32)]
     for hop in journal["hops"]:
@@ -113,15 +115,15 @@ def read_won(raw, uri):
     return quads, sorted(" ".join((*quad, ".\n")).encode() for quad in terms)
 
 
-def check(data, trusted):
-    """The claim of a receipt; `trusted` are pairs of a server's URI and its 32-byte public key."""
+def check(data, trusted, quorum=0):
+    """The claim; `trusted` are pairs of name and 32-byte public key, `quorum` how many of them must have cosigned."""
     receipt = json.loads(data)
     text = json.dumps(receipt, sort_keys=True, separators=(",", ":"), ensure_ascii=False) + "\n"
     need(text.encode() == data and receipt["receipt"] in ("delivery/1", "delivery/2"), "canonical spelling, kind")
     fields(receipt, "claim journals messages receipt")
     names, claim = [], []
     addresses = [bytes.fromhex(message["address"]) for message in receipt["messages"]]
-    journals = [check_journal(journal, addresses, trusted) for journal in receipt["journals"]]
+    journals = [check_journal(journal, addresses, trusted, quorum) for journal in receipt["journals"]]
     origins, (fabric,) = [j[0] for j in journals], {FABRICS[j[0].partition("://")[0]] for j in journals}
     kept = set().union(*(j[3] for j in journals))
     need(origins == sorted(set(origins)) and {number for number, _ in kept} == set(range(len(addresses))), "journals")

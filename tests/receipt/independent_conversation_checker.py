@@ -42,15 +42,15 @@ def sockets_of(message, by_uri):
     return frozenset(pair)
 
 
-def check_conversation(data, trusted):
-    """The claim of a conversation; `trusted` are pairs of a server's URI and its 32-byte public key."""
+def check_conversation(data, trusted, quorum=0):
+    """The claim of a conversation; `trusted` and `quorum` as in `independent_checker.check`."""
     receipt = json.loads(data)
     text = json.dumps(receipt, sort_keys=True, separators=(",", ":"), ensure_ascii=False) + "\n"
     need(text.encode() == data and receipt["receipt"] == "conversation/1", "canonical spelling, kind")
     fields(receipt, "claim journals messages receipt")
     addresses = [bytes.fromhex(message["address"]) for message in receipt["messages"]]
     need(addresses == sorted(set(addresses)), "order")
-    journals = [check_journal(journal, addresses, trusted) for journal in receipt["journals"]]
+    journals = [check_journal(journal, addresses, trusted, quorum) for journal in receipt["journals"]]
     origins = [origin for origin, *_ in journals]
     need(origins == sorted(set(origins)) and {FABRICS[o.partition("://")[0]] for o in origins} == {"won"}, "journals")
     kept = set().union(*(digests for *_, digests in journals))

@@ -54,9 +54,9 @@ def read_ids(raw, address):
         return None
 
 
-def check_stretch(receipt, trusted):
+def check_stretch(receipt, trusted, quorum):
     """The server, its number of hops, and the hops inside the range."""
-    origin, size, root = check_note(receipt["journal"], trusted)
+    origin, size, root = check_note(receipt["journal"], trusted, quorum)
     first, since, until = (receipt[key] for key in ("first", "from", "until"))
     need(all(type(n) is int and n >= 0 for n in (first, since, until)) and since < until, "numbers")
     for hop in receipt["hops"]:
@@ -73,14 +73,14 @@ def check_stretch(receipt, trusted):
     return origin, size, [hop for hop in receipt["hops"] if since <= hop["at"] < until]
 
 
-def check_exchange(data, trusted):
-    """The claim of an exchange; `trusted` are pairs of a server's URI and its 32-byte public key."""
+def check_exchange(data, trusted, quorum=0):
+    """The claim of an exchange; `trusted` and `quorum` as in `independent_checker.check`."""
     receipt = json.loads(data)
     text = json.dumps(receipt, sort_keys=True, separators=(",", ":"), ensure_ascii=False) + "\n"
     need(text.encode() == data and receipt["receipt"] == "exchange/1", "canonical spelling, kind")
     needed = {"claim", "first", "from", "hashes", "hops", "journal", "messages", "receipt", "until"}
     need(set(receipt) == needed and set(receipt["journal"]) == {"checkpoint", "keys"}, "fields")
-    origin, size, hops = check_stretch(receipt, trusted)
+    origin, size, hops = check_stretch(receipt, trusted, quorum)
     need(origin.startswith("pcp://"), "fabric")
     request, *others = [message["address"] for message in receipt["messages"]]
     need(others == sorted(set(others) - {request}), "order")

@@ -27,7 +27,7 @@ AGENT, CONTROLLER = "pcp://agent7.example/agent", "pcp://control.example/control
 NODE_A, NODE_B = "https://a.example/won/resource", "https://b.example/won/resource"
 ALICE, BOB = f"{NODE_A}/atom/alice", f"{NODE_B}/atom/bob"
 PEERS = tuple(f"swarm://harbour/{name}" for name in ("amber", "birch", "coral"))
-WITNESSES = ("https://w1.example/won/resource", "pcp://w2.example/server")
+WITNESSES = ("w1.example/witness", "w2.example/witness")
 ALL_SERVERS = (BROKER, NODE_A, NODE_B, *PEERS)
 
 

@@ -90,11 +90,33 @@ def test_one_key_under_two_names_counts_once_and_the_servers_own_key_not_at_all(
     assert signatory.witnesses[0].witness.public_key == W1.verifier.public_key
     with pytest.raises(ReceiptError, match="witnesses: 1 trusted witnesses cosigned"):
         verify_receipt(data, trusted, Policy(witnesses=2))
+    pairs = {(key.name, key.public_key) for key in trusted}
+    check(data, pairs, 1)
+    with pytest.raises(ValueError, match="quorum"):
+        check(data, pairs, 2)
 
 
-def test_a_server_cannot_be_its_own_witness_under_another_name(case):
-    alias = Signer("witness.example/alias", samples.signer_of(samples.BROKER).private_key)
-    with pytest.raises(ReceiptError, match="has the key of this witness"):
+@pytest.mark.parametrize("is_alias", [False, True])
+@pytest.mark.parametrize("server", [samples.NODE_A, samples.PEERS[0], "pcp://not-trusted/server"])
+def test_no_servers_key_counts_as_a_witness_whatever_its_name(case, server, is_alias):
+    """A trusted server's key says what that server did; that it says more about others takes a key for this purpose."""
+    own = samples.signer_of(server)
+    signer = Signer("witness.example/alias", own.private_key) if is_alias else own
+    trusted = [*TRUSTED, own.verifier, signer.verifier]
+    note = request_of(case).note
+    note += cosign(parse_checkpoint(note).checkpoint, signer, NOW_S)
+    data = case.build(notes=[merge_notes([note], trusted)], witnesses=[signer.verifier])
+    assert verify_receipt(data, trusted).signatories[0].witnesses == ()
+    with pytest.raises(ReceiptError, match="witnesses: 0 trusted witnesses cosigned"):
+        verify_receipt(data, trusted, Policy(witnesses=1))
+    with pytest.raises(ValueError, match="quorum"):
+        check(data, {(key.name, key.public_key) for key in trusted}, 1)
+
+
+@pytest.mark.parametrize("server", [samples.BROKER, samples.NODE_A])
+def test_a_server_cannot_be_a_witness_under_another_name(case, server):
+    alias = Signer("witness.example/alias", samples.signer_of(server).private_key)
+    with pytest.raises(ReceiptError, match=r"^witness: .* has the name or the key of a server"):
         Witness(alias, TRUSTED).cosign(request_of(case), NOW_S)
 
 
@@ -146,7 +168,7 @@ def test_a_witness_refuses_to_start_again_from_nothing(case):
 def test_a_witness_refuses_strangers_itself_and_shrinking(case):
     with pytest.raises(ReceiptError, match=r"^witness: no trusted key"):
         Witness(W1, []).cosign(request_of(case), NOW_S)
-    with pytest.raises(ReceiptError, match=r"cannot witness itself"):
+    with pytest.raises(ReceiptError, match=r"^witness: .* has the name or the key of a server"):
         Witness(samples.signer_of(samples.BROKER), TRUSTED).cosign(request_of(case), NOW_S)
     witness = Witness(W1, TRUSTED, [Checkpoint(samples.BROKER, 99, bytes(32))])
     smaller = sign_checkpoint(Checkpoint(samples.BROKER, 5, bytes(32)), samples.signer_of(samples.BROKER))

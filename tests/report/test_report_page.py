@@ -86,7 +86,7 @@ def test_the_page_says_what_the_numbers_say(page: str, tables: Tables) -> None:
 
 def test_each_journal_tells_when_it_was_last_signed_and_witnessed(tables: Tables) -> None:
     as_of_us = tables.run.as_of_us
-    looks = {BROKER: Witnessed(7, "pcp://witness/server", as_of_us // 1_000_000 - 3 * 86_400)}
+    looks = {BROKER: Witnessed(7, "witness.example", as_of_us // 1_000_000 - 3 * 86_400)}
     numbers = take_numbers(tables, looks)
     words = " ".join(Page(build_page(numbers, gather_content(tables, numbers), tables_path="out")).words.split())
     (broker,) = (server for server in numbers.servers if server.server == BROKER)

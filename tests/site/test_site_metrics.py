@@ -67,7 +67,7 @@ def test_a_hop_that_is_not_sealed_lags_until_it_is(site):
     assert found["dovetail_disk_free_bytes", "lake"] > 0
 
 
-WITNESS = Signer("pcp://witness/server", Ed25519PrivateKey.from_private_bytes(bytes([1]) * 32))
+WITNESS = Signer("witness.example", Ed25519PrivateKey.from_private_bytes(bytes([1]) * 32))
 
 
 def witnessed_site(tmp_path: Path, *keys: Verifier) -> tuple[Site, Path]:

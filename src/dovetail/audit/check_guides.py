@@ -44,6 +44,11 @@ GUIDES: dict[str, Guide] = {
         "A server signed with a different key than before.",
         "Find out whether the key was changed intentionally; pin the right one with --trust.",
     ),
+    "integrity.shared_key": Guide(
+        "Shared signing key",
+        "Two servers sign with the same key: what both say is the word of one party.",
+        "Give each server a key of its own; do not count the two as independent.",
+    ),
     "integrity.missing_file": Guide(
         "Missing file", "A file listed in a manifest is missing, cannot be read, or keeps changing.", _RESEAL
     ),

@@ -66,6 +66,7 @@ _COMMON = (
     _integrity("root_mismatch", "error"),
     _integrity("bad_signature", "error"),
     _integrity("key_changed", "error"),
+    _integrity("shared_key", "warning"),
     _integrity("missing_file", "error"),
     _integrity("kept_lost", "error"),
     _integrity("kept_unsigned", "warning"),

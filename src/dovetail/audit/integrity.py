@@ -55,6 +55,8 @@ class Verdict:
     proven_checkpoints: int = 0
     key_source: str = "lake"
     announced_hops: int = 0
+    keys: set[bytes] = field(default_factory=set)
+    """The public keys with which its checkpoints verify."""
     breaks: list[Break] = field(default_factory=list)
 
     @property
@@ -103,6 +105,7 @@ _HARMLESS = frozenset(
         "integrity.false_replacement",
         "integrity.forged_manifest",
         "integrity.kept_unsigned",
+        "integrity.shared_key",
     }
 )
 
@@ -137,6 +140,7 @@ def judge_servers(
     verdicts = [
         _judge(server, own, read, gone, pinned.get(server, []), bool(trusted)) for server, own in by_server.items()
     ]
+    _note_shared_keys(verdicts)
     by_name = {verdict.server: verdict for verdict in verdicts}
     by_directory = {server_slug(server): verdict for server, verdict in by_name.items()}
     for fact in manifests:
@@ -182,6 +186,19 @@ def judge_servers(
     if stray.breaks:
         verdicts.append(stray)
     return sorted(verdicts, key=lambda verdict: verdict.server)
+
+
+def _note_shared_keys(verdicts: Sequence[Verdict]) -> None:
+    """Two names with one key are one party: that both say the same proves no more than that one says it."""
+    by_key: dict[bytes, list[Verdict]] = {}
+    for verdict in verdicts:
+        for key in verdict.keys:
+            by_key.setdefault(key, []).append(verdict)
+    for sharing in by_key.values():
+        names = sorted(verdict.server for verdict in sharing)
+        for verdict in sharing if len(sharing) > 1 else ():
+            others = ", ".join(name for name in names if name != verdict.server)
+            verdict.add("integrity.shared_key", f"its key is also that of {others}")
 
 
 def proven_paths(manifests: Sequence[ManifestFact], files: Sequence[FileFact]) -> set[str]:
@@ -271,6 +288,8 @@ def _judge(
     last_at_us: int | None = None
     for fact, manifest in manifests:
         is_signed = _check_signature(verdict, fact, manifest, pinned, is_pinning)
+        if is_signed:
+            verdict.keys |= {key.public_key for key in pinned or _first_key(manifest)}
         if manifest.key != previous_key:
             verdict.add(
                 "integrity.key_changed", "signed with another key than before", file=fact.path, seq=manifest.first_seq

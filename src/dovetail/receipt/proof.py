@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from dovetail.fabrics import address_text, name_of
+from dovetail.fabrics import address_text, is_server_name, name_of
 from dovetail.model.address import Address
 from dovetail.model.errors import ReceiptError
 from dovetail.model.hop import Hop, Relation
@@ -40,7 +40,10 @@ class Policy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signatory:
-    """A server whose signature was verified with a trusted key, and the trusted witnesses of its checkpoint."""
+    """A server whose signature was verified with a trusted key, and the trusted witnesses of its checkpoint.
+
+    `unknown_witnesses` are cosigners that do not count: not trusted, servers, or one key under a second name.
+    """
 
     checkpoint: Checkpoint
     verifier: Verifier
@@ -120,7 +123,10 @@ class Proof:
         for signatory in self.signatories:
             yield f"  {signatory.server}, key {signatory.fingerprint}"
             yield from (f"    cosigned by {c.witness.name}, whom you trust" for c in signatory.witnesses)
-            yield from (f"    a key that you do not trust cosigned as {name}" for name in signatory.unknown_witnesses)
+            yield from (
+                f"    the cosignature of {name} does not count: its key is not a trusted witness's"
+                for name in signatory.unknown_witnesses
+            )
         yield "not proven:"
         yield from (f"  {limit}" for limit in self.not_proven)
 
@@ -130,10 +136,10 @@ def check_trust(note: CheckedNote, trusted: frozenset[Verifier], policy: Policy)
     origin = note.checkpoint.origin
     if note.verifier not in trusted:
         raise ReceiptError(f"trust: no trusted key of {origin} has signed this checkpoint")
-    # count keys, not names: the server's own key under another name is no witness, and one key under two names is one
+    # count keys, not names: a server's key is no witness under any name, and one key under two names is one
+    servers = {verifier.public_key for verifier in trusted if is_server_name(verifier.name)}
     by_key = {c.witness.public_key: c for c in reversed(note.cosignatures) if c.witness in trusted}
-    by_key.pop(note.verifier.public_key, None)
-    known = tuple(c for c in note.cosignatures if by_key.get(c.witness.public_key) is c and c.witness.name != origin)
+    known = tuple(c for key, c in sorted(by_key.items(), key=lambda item: item[1].witness.name) if key not in servers)
     unknown = tuple(c.witness.name for c in note.cosignatures if c not in known)
     for cosignature in known:
         check_clock(cosignature.at_s * 1_000_000, f"the cosignature of {cosignature.witness.name}", policy)

@@ -1,4 +1,4 @@
-"""Witnesses: a server that cosigns another's checkpoint after checking that its journal only grew.
+"""Witnesses: parties that cosign a server's checkpoint after checking that its journal only grew.
 
 A witness remembers the last checkpoint it cosigned for each server. It signs a newer one only with a proof that it
 extends the remembered one, so showing two people two journals takes the help of every witness they trust. The caller
@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from dovetail.fabrics import is_server_name
 from dovetail.model.errors import CheckpointError, ReceiptError
 from dovetail.receipt.format import carry_note
 from dovetail.tlog.checkpoint import (
@@ -80,11 +81,9 @@ class Witness:
         """Return the note with this witness's cosignature; on refusal raise ReceiptError and remember nothing."""
         signed = self._check(request.note)
         checkpoint = signed.checkpoint
-        if checkpoint.origin == self._signer.name:
-            raise ReceiptError(f"witness: {checkpoint.origin} cannot witness itself")
-        own = self._signer.verifier.public_key
-        if any(key.name == checkpoint.origin and key.public_key == own for key in self._known):
-            raise ReceiptError(f"witness: {checkpoint.origin} has the key of this witness, and cannot witness itself")
+        name, own = self._signer.name, self._signer.verifier.public_key
+        if is_server_name(name) or any(key.public_key == own and is_server_name(key.name) for key in self._known):
+            raise ReceiptError(f"witness: {name} has the name or the key of a server; a witness needs its own")
         last = self._remembered.get(checkpoint.origin)
         last_size = 0 if last is None else last.size
         if request.old_size != last_size:
