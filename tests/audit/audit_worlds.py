@@ -97,9 +97,12 @@ def pcp_frame(number: int, targets: list[str], *, sender=A, expires_us=T0_US + 3
     return encode_frame(envelope, b'{"n":%d}' % number)
 
 
-def pcp_world(rng: random.Random, count: int, first: int = 1, start_us: int = T0_US) -> World:
-    """Messages through one broker, each with one of the possible events."""
+def pcp_world(
+    rng: random.Random, count: int, first: int = 1, start_us: int = T0_US, *, has_fork: bool = False
+) -> World:
+    """Messages through one broker, each with one of the possible events; with `has_fork`, one is a contradiction."""
     seen: list[Observation] = []
+    forks = 0
     for number in range(first, first + count):
         at = start_us + (number - first) * SECOND
         kind = rng.choice(
@@ -122,6 +125,9 @@ def pcp_world(rng: random.Random, count: int, first: int = 1, start_us: int = T0
                 "circle",
             ]
         )
+        forks += kind in ("twin", "circle")
+        if has_fork and not forks and number == first + count - 1:
+            kind = "twin"
         targets = {kind: ["pcp://*/agent"] for kind in ("wildcard", "routed", "held")} | {"missing": [B, C]}
         targets = targets.get(kind, [B])
         expires = at + 10 if kind in ("silent", "routed") else at + 3600 * SECOND
@@ -346,9 +352,10 @@ def start_tag(rng: random.Random) -> str:
 
 
 def whole_world(seed: int, count: int = 12, start_us: int = T0_US) -> World:
-    """All fabrics."""
+    """All fabrics, with something for each table."""
     rng = random.Random(seed)
-    pcp = pcp_world(rng, count, first=1 + seed * 1000 + (start_us - T0_US) // SECOND, start_us=start_us)
+    first = 1 + seed * 1000 + (start_us - T0_US) // SECOND
+    pcp = pcp_world(rng, count, first=first, start_us=start_us, has_fork=True)
     return {
         **pcp,
         **swarm_world(rng, count, start_us),
