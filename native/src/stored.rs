@@ -15,6 +15,8 @@ use crate::wire::Template;
 const ADDRESS_BYTES: usize = 32;
 const RUN_FIELDS: usize = 5;
 const MESSAGE_FIELDS: usize = 6;
+const LEAST_RUN_BYTES: usize = 1 + RUN_FIELDS;
+const LEAST_MESSAGE_BYTES: usize = 2 + ADDRESS_BYTES + MESSAGE_FIELDS;
 const MAX_COUNTERPART_BYTES: usize = 8192;
 const MAX_MESSAGES_KEPT: usize = 1 << 17;
 const MAX_NAMES_KEPT: usize = 1 << 18;
@@ -66,11 +68,11 @@ fn read_message<'a>(reader: &mut Reader<'a>) -> Option<Message<'a>> {
     Some(Message { address, body_seq, size, digest, expires_us, raw: reader.binary_or_nil()?, head })
 }
 
-fn read_all<'a, T>(rows: &'a [u8], read: impl Fn(&mut Reader<'a>) -> Option<T>) -> Option<Vec<T>> {
+fn read_all<'a, T>(rows: &'a [u8], least: usize, read: impl Fn(&mut Reader<'a>) -> Option<T>) -> Option<Vec<T>> {
     let mut reader = Reader::new(rows);
     let count = reader.array()?;
-    // every entry has at least one byte, so no count can make this allocate more entries than the row has bytes
-    let mut found = Vec::with_capacity(count.min(rows.len()));
+    // every entry has at least `least` bytes, so no count can make this allocate more entries than the row can hold
+    let mut found = Vec::with_capacity(count.min(rows.len() / least));
     for _ in 0..count {
         found.push(read(&mut reader)?);
     }
@@ -78,7 +80,8 @@ fn read_all<'a, T>(rows: &'a [u8], read: impl Fn(&mut Reader<'a>) -> Option<T>) 
 }
 
 fn read_messages(rows: &[u8]) -> Result<Vec<Message<'_>>, &'static str> {
-    read_all(rows, read_message).ok_or("the messages are not in the form in which they are written")
+    read_all(rows, LEAST_MESSAGE_BYTES, read_message)
+        .ok_or("the messages are not in the form in which they are written")
 }
 
 /// The fields of a message that the leaves of its hops need.
@@ -442,7 +445,8 @@ impl HopHasher {
     ) -> PyResult<Bound<'py, PyAny>> {
         let this = &*self;
         let read = py.detach(|| {
-            let runs = read_all(rows, read_run).ok_or("the hops are not in the form in which they are written")?;
+            let runs = read_all(rows, LEAST_RUN_BYTES, read_run)
+                .ok_or("the hops are not in the form in which they are written")?;
             match this.find(&runs) {
                 Ok(found) => this.read(seq, at_us, &runs, found, first, end).map(Ok),
                 Err(missing) => Ok(Err(missing)),

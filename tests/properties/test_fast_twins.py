@@ -183,6 +183,25 @@ def test_later_rows_replace_the_messages_of_earlier_ones(rows, between):
         assert python == rust
 
 
+COUNTS_MUCH = """
+import resource, struct
+from dovetail_fast import HopHasher, survey_messages
+size = 1 << 24
+rows = b"\\xdd" + struct.pack(">I", size) + bytes(size)
+resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+for read in (lambda: survey_messages(rows, []), lambda: HopHasher({}, {}).hash_commit(0, 0, rows, 0, 1)):
+    try:
+        read()
+    except ValueError:
+        print("refused")
+"""
+
+
+def test_a_row_that_counts_more_than_it_holds_takes_no_memory_for_it():
+    done = subprocess.run([sys.executable, "-c", COUNTS_MUCH], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.split()) == (0, ["refused", "refused"])
+
+
 @given(rows_of(messages))
 @settings(max_examples=600, deadline=None)
 def test_messages_of_a_file(rows):
