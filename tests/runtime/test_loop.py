@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 
@@ -12,7 +13,7 @@ from dovetail.model.address import address_of
 from dovetail.model.errors import JournalError
 from dovetail.model.hop import Observation, Stage
 from dovetail.runtime.driver import MAX_TURN_BYTES, Driver
-from dovetail.runtime.loop import LoopClock, LoopJournal, ask, come_to_rest
+from dovetail.runtime.loop import LoopClock, LoopJournal, ask, come_to_rest, completed
 
 
 class Core:
@@ -162,3 +163,28 @@ def test_timer_fires():
         await fired.wait()
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_must_be_completed_is_completed_before_a_cancellation_is_raised(fails):
+    done = []
+
+    async def close():
+        for _ in range(3):
+            await asyncio.sleep(0)
+        done.append("closed")
+        if fails:
+            raise OSError("nobody asks")
+
+    async def work():
+        task = asyncio.ensure_future(completed(close()))
+        while not task.done():
+            await asyncio.sleep(0)
+            task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert done == ["closed"]
+        with pytest.raises(OSError, match="nobody asks") if fails else contextlib.nullcontext():
+            await completed(close())
+
+    asyncio.run(work())
