@@ -115,6 +115,7 @@ def test_a_server_that_is_not_there_is_one_line_and_4(dovetail, tmp_path):
         (("pcp", "send", ECHO, "--ttl", "0"), "it should be greater than"),
         (("pcp", "inventory", "agents", "--url", "ws://127.0.0.1:1/pcp", "--as", ECHO), "'agents' is not a PCP URI"),
         (("swarm", "publish", "x"), "no peer"),
+        (("won", "log"), "`dovetail won create` makes one"),
         (("receipt", "show", "00"), "no trusted keys"),
         (("receipt", "build", "00"), "name at least one --journal"),
         (("receipt", "build", "zz", "--journal", "J"), "neither hex, a UUID nor"),
@@ -330,6 +331,16 @@ def test_dev_does_not_take_a_port_or_a_context_that_is_used(tmp_path):
         second = run_process("dev", "--port", port, "--dir", "other", cwd=tmp_path)
         assert (second.returncode, second.stdout) == (1, "")
         assert "choose another with --port" in second.stderr.splitlines()[-1]
+
+
+@pytest.mark.system
+def test_an_atom_is_made_where_its_context_says(dovetail, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    dovetail("context", "save", "a", "--home", "ann")
+    with api.local("won", directory=tmp_path / "site") as site:
+        made = dovetail("won", "create", "--node", site.node, "--context", "a")
+        assert (made.code, (tmp_path / "ann" / "atom.json").exists()) == (0, True)
+        assert dovetail("won", "log", "--context", "a").code == 0
 
 
 @pytest.mark.system

@@ -165,8 +165,12 @@ class HomeOption:
     def directory(self) -> Path:
         """The owner's directory."""
         from dovetail.cli.client_options import read_context
+        from dovetail.model.errors import UsageError
 
-        return self.home or Path(read_context().home or _DEFAULT_HOME)
+        known = self.home or read_context().home
+        if known is None and not Path(_DEFAULT_HOME).exists():
+            raise UsageError("no owner: give --home, or save it in a context; `dovetail won create` makes one")
+        return Path(known or _DEFAULT_HOME)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -292,10 +296,11 @@ def create(
     import asyncio
 
     from dovetail.api.won import WonClient
+    from dovetail.cli.client_options import read_context
     from dovetail.cli.output import print_record
     from dovetail.model.errors import NotDelivered
 
-    home = owner.home or Path(_DEFAULT_HOME)
+    home = owner.home or Path(read_context().home or _DEFAULT_HOME)
     description = content.read_bytes() if content else None
 
     async def run() -> Sent | None:
