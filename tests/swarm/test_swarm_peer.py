@@ -9,7 +9,7 @@ import random
 import pytest
 
 from dovetail.model.errors import LocalProtocolError
-from dovetail.model.hop import Hop, Reason, Stage
+from dovetail.model.hop import Hop, Observation, Reason, Stage
 from dovetail.sim import MemoryJournal
 from dovetail.swarm import contacts, fragments, pull
 from dovetail.swarm.content import (
@@ -318,6 +318,25 @@ def weak_bench() -> Bench:
 
 def named(bench: Bench, payload: bytes, *refers: bytes, age_ms: int = 0) -> bytes:
     return bench.content(payload, age_ms=age_ms, references=tuple(Reference(name.ljust(8, b"."), 0) for name in refers))
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+@pytest.mark.parametrize("ttl", [0, 1])
+def test_what_expired_by_a_clock_that_was_wrong_is_held_again_and_not_accepted_again(ttl, is_restarted):
+    bench = bench_with_links()
+    message = bench.content(b"once", ttl=ttl)
+    bench.feed(message, ALICE)
+    bench.wait(61)
+    assert bench.peer.status().messages == 0
+    again = restarted(bench, 0) if is_restarted else bench
+    again.now -= 31 * SECOND
+    assert (BOB, message) not in again.feed(message, ALICE)
+    events = bench.events + (again.events if is_restarted else [])
+    assert [event.stage for event in events if isinstance(event, Observation)].count(Stage.ACCEPTED) == 1
+    assert len([event for event in events if isinstance(event, MessageAccepted)]) == 1
+    assert again.peer.status().messages == (1 if ttl else 0)
+    pulled = again.feed(encode_pull_hashes([message_address(message)[:8]]), BOB)
+    assert [data for to, data in pulled if to == BOB] == ([message] if ttl else [])
 
 
 def test_self_reference_is_refused():

@@ -139,18 +139,18 @@ class Dag:
             return Added(missing, collides_with, cycle)
         return NO_FINDINGS
 
-    def expire(self, now_ms: int) -> list[Entry]:
-        """Remove everything expired; returns the removed messages that could be pulled (UEP-12, Message Life-Cycle)."""
+    def expire(self, now_ms: int) -> list[Address]:
+        """Remove everything expired; returns the addresses of what was removed (UEP-12, Message Life-Cycle)."""
         removed = []
         while self._expiry and is_expired(self._expiry[0][0], now_ms):
             address = heappop(self._expiry)[1]
+            removed.append(address)
             entry = self.entries.pop(address, None)
             if entry is None:
                 self.room.release(self.push_only.pop(address), 0)
             else:
                 self.room.release(entry.source, len(entry.raw))
                 self._remove(entry)
-                removed.append(entry)
         return removed
 
     def choose_references(self, timestamp_ms: int, expires_ms: int) -> tuple[Reference, ...]:

@@ -6,6 +6,7 @@ together from one contact share is looked up once. A known message costs one has
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -27,6 +28,8 @@ FIRST_PUSHES: Final = 12
 RELAY_EPOCHS: Final = 2
 """A pulled message is relayed only up to this age, and never if it was found by the full synchronisation of a joining
 peer."""
+MAX_EXPIRED: Final = 16_384
+"""Expired messages that are remembered, so that one is not accepted again if the clock is set back."""
 
 # looking up an enum member is a call, too slow for every message
 _ACCEPTED: Final = Stage.ACCEPTED
@@ -63,6 +66,13 @@ class Intake:
         self.has_application = True
         self.accepted = 0
         self.duplicates = 0
+        self._expired: OrderedDict[Address, None] = OrderedDict()
+
+    def note_expired(self, address: Address) -> None:
+        """A message has expired; if it comes again because the clock was set back, it is not accepted again."""
+        self._expired[address] = None
+        if len(self._expired) > MAX_EXPIRED:
+            self._expired.popitem(last=False)
 
     def receive(self, messages: Sequence[bytes], contact: Contact, now: int) -> None:
         """Handle content messages from a contact, in order of arrival."""
@@ -86,6 +96,9 @@ class Intake:
                 self._refuse(refusal, message, contact.endpoint, now)
                 continue
             entry.source = share
+            if address in self._expired:
+                self._take_back(entry, now)
+                continue
             accepted.append(entry)
             if self._accept(entry, contact, now, now_ms):
                 relayed.append(entry)
@@ -149,6 +162,13 @@ class Intake:
         if want is None or not want.attempts:
             return True
         return not want.is_history and age_ms <= RELAY_EPOCHS * self._rules.epoch_ms
+
+    def _take_back(self, entry: Entry, now: int) -> None:
+        """Keep a message again that had expired by a clock which has been set back since."""
+        del self._expired[entry.address]
+        self._dag.add(entry)
+        self._repair.note_arrival(entry, now // 1000 - entry.timestamp_ms, now)
+        self.duplicates += 1
 
     def _report(self, entry: Entry, added: Added) -> None:
         for first in added.collides_with:

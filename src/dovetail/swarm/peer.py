@@ -207,7 +207,7 @@ class Peer:
 
     def restore(self, hops: Iterable[Hop], now: int) -> int:
         """Add the unexpired messages of the journal; returns how many messages there are."""
-        restore(hops, self._dag, self._repair, self.rules.epoch_ms, now)
+        restore(hops, self._dag, self._repair, self._intake.note_expired, self.rules.epoch_ms, now)
         return len(self._dag)
 
     def messages_between(self, start_ms: int, end_ms: int) -> list[Entry]:
@@ -249,15 +249,17 @@ class Peer:
     def _advance(self, now: int) -> None:
         """Advance the time: expired messages are removed at once. After a clock step all planned times are discarded.
 
-        Messages may have expired by the wrong clock; asking for everything again restores them.
+        Messages may have expired by the wrong clock; asking for everything again restores them, without accepting them
+        a second time.
         """
         if self._latest_us - now >= CLOCK_STEP_US:
             self._neighbours.handle_clock_step(now)
             self._repair.handle_clock_step(now)
             self._assembler = Assembler()
         self._latest_us = now
-        for entry in self._dag.expire(now // 1000):
-            self._repair.note_expired(entry.address, now)
+        for address in self._dag.expire(now // 1000):
+            self._intake.note_expired(address)
+            self._repair.note_expired(address, now)
 
     # -- receiving
 

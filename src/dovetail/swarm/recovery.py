@@ -1,11 +1,11 @@
-"""Restores a peer's messages from its journal.
+"""Restores a peer's messages from its journal, and which ones have expired.
 
 Recent own messages that no other peer is known to have are pushed again: they may never have been sent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from dovetail.model.address import Address
 from dovetail.model.hop import Hop, Stage
@@ -17,16 +17,26 @@ from dovetail.swarm.refusals import Refusal
 from dovetail.swarm.repair import Repair
 
 
-def restore(hops: Iterable[Hop], dag: Dag, repair: Repair, epoch_ms: int, now: int) -> None:
+def restore(
+    hops: Iterable[Hop],
+    dag: Dag,
+    repair: Repair,
+    note_expired: Callable[[Address], None],
+    epoch_ms: int,
+    now: int,
+) -> None:
     """Add everything unexpired that these hops accepted or created."""
     unexpired: dict[Address, Entry] = {}
     served: list[Address] = []
     for hop in hops:
         if hop.raw is not None and (entry := _read(hop.raw, hop.message, epoch_ms, now)) is not None:
             unexpired[hop.message] = entry
+        is_taken = hop.stage in (Stage.ACCEPTED, Stage.CREATED)
         if hop.message not in unexpired:
+            if is_taken:
+                note_expired(hop.message)
             continue
-        if hop.stage in (Stage.ACCEPTED, Stage.CREATED):
+        if is_taken:
             entry = unexpired[hop.message]
             if entry.address not in dag:
                 _add(entry, hop, dag, repair, epoch_ms, now)

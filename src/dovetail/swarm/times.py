@@ -2,7 +2,7 @@
 
 Buckets of about a second hold sorted lists and, separately, what was added since they were last read: messages arrive
 far more often than ranges are read. Removal is lazy: a bucket counts its removed items, is dropped when all are
-removed, and is compacted when most are.
+removed, and is compacted when most are, and before new items are merged: a removed one may have come again.
 """
 
 from __future__ import annotations
@@ -43,8 +43,10 @@ class _Bucket(Generic[Item]):
 
     def in_order(self) -> list[tuple[int, bytes, Item]]:
         """All rows, sorted; new ones are merged."""
-        rows = self.rows
         if self.fresh:
+            if self.removed:
+                self.compact()  # no two rows may have the same time and address: items cannot be compared
+            rows = self.rows
             fresh = [(item.timestamp_ms, item.address, item) for item in self.fresh]
             self.fresh.clear()
             if len(fresh) * FEW > len(rows):
@@ -53,7 +55,13 @@ class _Bucket(Generic[Item]):
             else:
                 for row in fresh:
                     insort(rows, row)
-        return rows
+        return self.rows
+
+    def compact(self) -> None:
+        """Drop removed items."""
+        self.rows = [row for row in self.rows if row[2].is_live]
+        self.fresh = [item for item in self.fresh if item.is_live]
+        self.removed = 0
 
 
 class TimeIndex(Generic[Item]):
@@ -81,8 +89,7 @@ class TimeIndex(Generic[Item]):
             del self._buckets[number]
             del self._numbers[bisect_left(self._numbers, number)]
         elif bucket.removed > 64 and bucket.removed * 2 > len(bucket):
-            bucket.rows = [row for row in bucket.in_order() if row[2].is_live]
-            bucket.removed = 0
+            bucket.compact()
 
     def between(self, start_ms: int, end_ms: int) -> Iterator[Item]:
         """Live items from `start_ms` to `end_ms`, in order."""
