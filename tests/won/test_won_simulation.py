@@ -44,7 +44,7 @@ def test_any_misfortune_leaves_all_parties_with_the_same_chains(seed):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("seed", [6, 24, 30, 55, 66])
+@pytest.mark.parametrize("seed", [30, 50, 66, 80])
 def test_nodes_whose_clocks_are_set_close_and_notify_each_time_anew(seed):
     """In these worlds owners deactivate their atoms again while the clock of their node is behind."""
     report = run_scenario("won", seed, setting=Setting(places=2, duration_us=4 * SECOND_US), faults="clock=6")

@@ -51,6 +51,8 @@ class SeedPeer:
         self._due_us = now
         self._turn = 0
         self._tickets: dict[bytes, tuple[str, int]] = {}
+        self._taken: set[Address] = set()
+        """Everything it ever had; what comes again after a clock was set back is not new."""
         self._events: list[object] = []
         self._outgoing: list[Outgoing] = []
 
@@ -130,6 +132,7 @@ class SeedPeer:
         """Add the unexpired messages of the journal."""
         for hop in hops:
             if hop.raw is not None:
+                self._taken.add(hop.message)
                 entry = read_entry(hop.raw, hop.message, self.rules.epoch_ms)
                 if not is_expired(entry.expires_ms, now // 1000):
                     self._dag.add(entry)
@@ -143,6 +146,9 @@ class SeedPeer:
     def _accept(self, entry: Entry, sender: str, now: int) -> None:
         if entry.address in self._dag:
             return
+        if entry.address in self._taken:
+            self._dag.add(entry)
+            return
         missing = self._store(entry, Stage.ACCEPTED, (endpoint_uri(sender),), now)
         for neighbour in self._neighbours:
             if neighbour != sender:
@@ -151,6 +157,7 @@ class SeedPeer:
 
     def _store(self, entry: Entry, stage: Stage, counterparts: tuple[str, ...], now: int) -> Sequence[MsgHash]:
         missing = self._dag.add(entry).missing
+        self._taken.add(entry.address)
         self._events.append(
             Observation(
                 at_us=now,

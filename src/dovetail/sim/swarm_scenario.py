@@ -1,13 +1,16 @@
 """A swarm in the simulated world: every peer ends with every message that any peer has, each accepted once.
 
 `places` is the number of peers; each knows three others from the start, and they publish messages in turn. About a
-quarter of them have only UEP-12 (`seed_peer`). A message lost before it was journaled was not promised to anyone.
+quarter of them have only UEP-12 (`seed_peer`). A message lost before it was journaled was not promised to anyone. Some
+messages live for one epoch, or are only pushed: a peer that misses them goes without, but nobody takes one twice or
+keeps it, and a peer whose own message nobody else is known to have says so.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -21,16 +24,18 @@ from dovetail.sim.randomness import draw_between
 from dovetail.sim.scenario import Setting, name_places
 from dovetail.sim.seed_peer import SeedPeer
 from dovetail.sim.world import World
+from dovetail.swarm.content import expiration_ms
 from dovetail.swarm.peer import Peer
 from dovetail.swarm.peer_exchange import Endpoint, PeerAddress
 from dovetail.swarm.pow import HashlibSearch, solve
 from dovetail.swarm.settings import PeerSettings, SwarmSettings
 from dovetail.swarm.status import PeerStatus
 
-SETTINGS = SwarmSettings(name="sim", work=2, max_ttl_epochs=1440, slot_slack=3)
+SETTINGS = SwarmSettings(name="sim", work=2, max_ttl_epochs=1440, epoch_ms=15_000, slot_slack=3)
 """Faults move clocks by up to 20 s, so two peers may be 40 s or more apart: with less slack they would ignore each
 other (UEP-10), and messages of one would never reach the other."""
-TTL_EPOCHS = 60
+TTL_EPOCHS = 240
+SHORT_SHARE = 0.2
 KNOWN_AT_FIRST = 3
 LIARS = 2
 """Number of lying peers in a hostile setting; every peer knows them from the start."""
@@ -38,10 +43,20 @@ SEED_PEER_SHARE = 0.25
 PAUSE_US = (100_000, 500_000)
 """How long until the next message is published."""
 PAYLOAD_BYTES = 40
+SETTLED_MS = 1_000
 HOSTILE = {"max_wanted": (64, 128), "max_held_messages": (300, 600)}
 """Limits of peers in a hostile setting, drawn from these ranges."""
 _PEER_ADDRESS_BYTES = 20
 _SEARCH = HashlibSearch()
+
+
+class _Short(NamedTuple):
+    """A message that expires before the world ends: its maker, and in which of its lives it was made."""
+
+    maker: str
+    life: int
+    expires_ms: int
+    is_pushed_only: bool
 
 
 class SwarmScenario:
@@ -51,6 +66,10 @@ class SwarmScenario:
         self.world = world
         self.names = name_places("peer", max(2, setting.places))
         self.published: set[Address] = set()
+        """Messages that outlive the world."""
+        self.short: dict[Address, _Short] = {}
+        """Those that do not."""
+        self._ages = world.randomness.stream("lifetimes")
         self._chance = world.randomness.stream("traffic")
         limits = world.randomness.stream("limits")
         small = {name: draw_between(limits, *bounds) for name, bounds in HOSTILE.items()} if setting.is_hostile else {}
@@ -97,17 +116,24 @@ class SwarmScenario:
             moment += draw_between(self._chance, *PAUSE_US)
             name = self.names[draw_between(self._chance, 0, len(self.names) - 1)]
             payload = bytes(draw_between(self._chance, 0, 255) for _ in range(PAYLOAD_BYTES))
-            self.world.command(name, self._make_publishing(payload), after_us=moment)
+            is_short = self._ages.random() < SHORT_SHARE
+            ttl_epochs = draw_between(self._ages, 0, 1) if is_short else TTL_EPOCHS
+            self.world.command(name, self._make_publishing(name, payload, ttl_epochs), after_us=moment)
 
-    def _make_publishing(self, payload: bytes) -> Callable[[Peer | SeedPeer, int], None]:
+    def _make_publishing(self, name: str, payload: bytes, ttl_epochs: int) -> Callable[[Peer | SeedPeer, int], None]:
         """An action that composes, solves and publishes in one turn."""
         start = draw_between(self._chance, 0, 2**53)
 
         def act(peer: Peer | SeedPeer, now: int) -> None:
-            message = peer.compose(payload, TTL_EPOCHS, now)
+            message = peer.compose(payload, ttl_epochs, now)
             solved = solve(message, peer.rules.pow_target, start, _SEARCH, run=64)
             assert solved is not None, "without a bound the search ends with a solution"
-            self.published.add(peer.publish_solved(solved, now))
+            address = peer.publish_solved(solved, now)
+            if ttl_epochs == TTL_EPOCHS:
+                self.published.add(address)
+            else:
+                expires_ms = expiration_ms(now // 1000, ttl_epochs, SETTINGS.epoch_ms)
+                self.short[address] = _Short(name, self.world.processes[name].life, expires_ms, not ttl_epochs)
 
         return act
 
@@ -119,7 +145,10 @@ class SwarmScenario:
     # -- results
 
     def is_settled(self) -> bool:
-        """True if all peers have the same messages."""
+        """True if all peers have the same messages, and what lives for a short time is over by every clock."""
+        now_ms = min(self.world.processes[name].now for name in self.names) // 1000
+        if any(now_ms <= short.expires_ms + SETTLED_MS for short in self.short.values()):
+            return False
         held = [peer.addresses() & self.published for peer in self.peers().values()]
         return all(addresses == held[0] for addresses in held[1:])
 
@@ -143,6 +172,29 @@ class SwarmScenario:
                 Finding(rule="converged", server=name, seq=None, detail=f"{address.hex()} is missing")
                 for address in sorted(everything - peer.addresses())
             ]
+        return found + self._check_short(hops, peers)
+
+    def _check_short(self, hops: Mapping[str, Sequence[Hop]], peers: Mapping[str, Peer | SeedPeer]) -> list[Finding]:
+        """Check that nobody keeps what has expired, and that a maker knows if nobody else has it."""
+        found = [
+            Finding(rule="expired", server=name, seq=None, detail=f"{address.hex()} is still held")
+            for name, peer in peers.items()
+            if isinstance(peer, Peer)
+            for address in sorted(peer.addresses() & self.short.keys())
+        ]
+        stages = {(hop.message, name, hop.stage) for name in peers for hop in hops[name]}
+        for address, short in self.short.items():
+            maker = short.maker
+            if short.is_pushed_only or self.liars or isinstance(peers[maker], SeedPeer):
+                continue  # a liar may have it, and lists it
+            is_kept = (address, maker, Stage.CREATED) in stages and self.world.processes[maker].life == short.life
+            is_taken = any(
+                (address, name, Stage.ACCEPTED) in stages or address in self.world.processes[name].disk.lost
+                for name in peers
+            )
+            if is_kept and not is_taken and (address, maker, Stage.EXPIRED) not in stages:
+                detail = f"{address.hex()} expired, and its maker does not say that nobody has it"
+                found.append(Finding(rule="told", server=maker, seq=None, detail=detail))
         return found
 
     def _find_excess(self, status: PeerStatus) -> str | None:

@@ -2,9 +2,9 @@
 
 `places` is the number of nodes, 2 to 5; each has two owners, and every owner talks to two others throughout. Some atoms
 are created late: others request a connection with them before, are refused by their node, and ask again. In half of the
-worlds owners also close connections, deactivate their atoms for a while and replace their documents, so messages meet
-connections and atoms that no longer take them. Streams are links, and the label of a stream names its opener. Fetching
-a document takes time, and fails if the node is down or cut off.
+worlds owners also close connections, deactivate their atoms for a while, replace their documents and delete them, so
+messages meet connections and atoms that no longer take them. Streams are links, and the label of a stream names its
+opener. Fetching a document takes time, and fails if the node is down or cut off.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ CHANGING_SHARE = 0.5
 CHANGE_EVERY = 3
 INACTIVE_US = (50_000, 600_000)
 """For how long an atom is deactivated."""
-REFUSALS_OF_CHANGES = (Reason.WRONG_STATE, Reason.ATOM_INACTIVE)
+REFUSALS_OF_CHANGES = (Reason.WRONG_STATE, Reason.ATOM_INACTIVE, Reason.ATOM_DELETED)
 GET_US = 40_000
 """One-way delay of fetching a document."""
 
@@ -176,7 +176,7 @@ class WonScenario:
                 self._plan_change(one, other, moment)
 
     def _plan_change(self, one: str, other: str, moment: int) -> None:
-        """An owner closes a connection, replaces its document, or deactivates its atom and activates it again."""
+        """An owner closes a connection, replaces its document, deletes its atom, or deactivates it for a while."""
         socket, target = f"{self.atoms[one]}#chat", f"{self.atoms[other]}#chat"
         more = [socket, f"{self.atoms[one]}#more"]
 
@@ -190,11 +190,13 @@ class WonScenario:
         def plan(change: Callable[[Owner, int], object], after_us: int = 0) -> None:
             self.world.command(one, act(change), after_us=moment + after_us)
 
-        which = draw_between(self._changes, 0, 2)
-        if which == 0:
+        which = draw_between(self._changes, 0, 9)
+        if which < 3:
             plan(lambda owner, now: owner.send_message(MessageType.CLOSE, socket, target, now))
-        elif which == 1:
+        elif which < 6:
             plan(lambda owner, now: owner.replace(more, now))
+        elif which == 6:
+            plan(lambda owner, now: owner.change(MessageType.DELETE, now))
         else:
             plan(lambda owner, now: owner.change(MessageType.DEACTIVATE, now))
             plan(lambda owner, now: owner.change(MessageType.ACTIVATE, now), draw_between(self._changes, *INACTIVE_US))
