@@ -1,4 +1,4 @@
-"""`python -m jepsen [--seconds N] [--seed N] [--out DIR] [FABRIC...]`: exit code 3 if a loss is not named."""
+"""`python -m jepsen [--seconds N] [--seed N] [--unusual] [--out DIR] [FABRIC...]`: exit code 3 at a loss not named."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ def main() -> int:
     parser.add_argument("fabric", nargs="*", metavar="FABRIC", help="pcp, won or swarm; all by default")
     parser.add_argument("--seconds", type=float, default=180)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--unusual", action="store_true", help="draw settings and lifetimes from the seed")
     parser.add_argument("--out", type=Path, help="keep journals, logs, lake and tables in this directory")
     arguments = parser.parse_args()
     is_fine = True
@@ -30,7 +31,7 @@ def main() -> int:
                 folder.mkdir(parents=True)
             else:
                 folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=f"jepsen-{name}-")))
-            seen = asyncio.run(FABRICS[name](folder, arguments.seconds, arguments.seed))
+            seen = asyncio.run(FABRICS[name](folder, arguments.seconds, arguments.seed, arguments.unusual))
             verdict = judge(seen, folder)
         sys.stdout.write(verdict.text() + "\n")
         sys.stdout.flush()

@@ -159,11 +159,13 @@ class Disk:
 
 
 async def break_things(
-    servers: Sequence[Server], relays: Sequence[Relay], disk: Disk, seconds: float, seed: int
+    servers: Sequence[Server], relays: Sequence[Relay], disk: Disk, seconds: float, seed: int, *, may_kill: bool = True
 ) -> str:
     """Inject one fault after another until the time is over; returns how many of each."""
     chance, loop = random.Random(seed), asyncio.get_running_loop()
-    counts = {"kill": 0, "freeze": 0, "cut": 0, "full disk": 0}
+    counts = dict.fromkeys(("kill", "restart", "freeze", "cut", "full disk"), 0)
+    if not may_kill:
+        del counts["kill"]
     due: list[str] = []
     end = loop.time() + seconds
     while loop.time() < end:
@@ -173,9 +175,9 @@ async def break_things(
             chance.shuffle(due)
         kind = due.pop()
         counts[kind] += 1
-        if kind == "kill":
+        if kind in ("kill", "restart"):
             server = chance.choice(servers)
-            await server.kill()
+            await (server.kill() if kind == "kill" else server.stop())
             await asyncio.sleep(chance.uniform(0, 1))
             await server.start()
         elif kind == "freeze":

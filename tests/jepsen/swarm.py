@@ -21,10 +21,12 @@ SETTLE_S = 90
 AGREEMENT = 'name = "jepsen"\nwork = 1000\nmax_ttl_epochs = 1000\n'
 
 
-async def run(directory: Path, seconds: float, seed: int) -> Seen:
+async def run(directory: Path, seconds: float, seed: int, is_unusual: bool) -> Seen:
     """Run traffic under faults; returns what clients saw."""
     settings = directory / "swarm.toml"
-    settings.write_text(AGREEMENT)
+    chance = random.Random(seed)
+    settings.write_text(AGREEMENT + (f"epoch_ms = {chance.choice((10_000, 30_000))}\n" if is_unusual else ""))
+    durability = chance.choice(("full", "relaxed")) if is_unusual else "full"
     seen = Seen("swarm", audit_options=["--swarm", str(settings)])
     disk = Disk(directory / "disk")
     relay = LossyRelay(LOSS, random.Random(seed))
@@ -33,6 +35,7 @@ async def run(directory: Path, seconds: float, seed: int) -> Seen:
     servers = []
     for number, home in enumerate(homes):
         serve = ["swarm", "serve", "--settings", settings, "--dir", home, "--listen", "127.0.0.1:0", "--threads", "1"]
+        serve += ["--durability", durability, "--purge-interval", "5" if is_unusual else "60"]
         known = [part for door in doors[:number] for part in ("--peer", relay.endpoint(door))]
         server = Server([*serve, *known], directory / f"peer{number}.log")
         await server.start()
@@ -43,8 +46,12 @@ async def run(directory: Path, seconds: float, seed: int) -> Seen:
     published: set[str] = set()
     stopping = asyncio.Event()
     try:
-        tasks = [asyncio.create_task(_publish(home, seen, published, stopping)) for home in homes]
-        seen.faults = await break_things(servers, (), disk, seconds, seed) + f", {LOSS:.0%} of datagrams lost"
+        tasks = [
+            asyncio.create_task(_publish(home, seen, published, stopping, 1 if is_unusual else 60)) for home in homes
+        ]
+        may_kill = durability == "full"
+        seen.faults = await break_things(servers, (), disk, seconds, seed, may_kill=may_kill)
+        seen.faults += f", {LOSS:.0%} of datagrams lost, {durability}"
         stopping.set()
         await asyncio.gather(*tasks)
         with contextlib.suppress(TimeoutError):
@@ -74,12 +81,12 @@ def _held(home: Path) -> tuple[str, set[str]]:
     return hops[0].server, {hop.message.hex() for hop in hops if hop.stage in (Stage.ACCEPTED, Stage.CREATED)}
 
 
-async def _publish(home: Path, seen: Seen, published: set[str], stopping: asyncio.Event) -> None:
+async def _publish(home: Path, seen: Seen, published: set[str], stopping: asyncio.Event, ttl_epochs: int) -> None:
     number = 0
     while not stopping.is_set():
         number += 1
         with contextlib.suppress(DovetailError):
             seen.sent += 1
             async with SwarmPeer(home) as peer:
-                published.add((await peer.publish(f"{home.name} {number}", ttl_epochs=60)).address)
+                published.add((await peer.publish(f"{home.name} {number}", ttl_epochs=ttl_epochs)).address)
         await asyncio.sleep(0.2)

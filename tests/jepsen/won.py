@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from dovetail.journal.reader import JournalReader
@@ -22,8 +23,8 @@ SETTLE_S = 90
 QUICK = WonSettings(retry_ms=50, max_retry_ms=500)
 
 
-async def run(directory: Path, seconds: float, seed: int) -> Seen:
-    """Run traffic under faults; returns what clients saw."""
+async def run(directory: Path, seconds: float, seed: int, is_unusual: bool) -> Seen:
+    """Run traffic under faults; returns what clients saw. Unusual owners also close their connection, and open it."""
     seen = Seen("won")
     disk = Disk(directory / "disk")
     keys = directory / "keys"
@@ -62,6 +63,8 @@ async def run(directory: Path, seconds: float, seed: int) -> Seen:
             stopping = asyncio.Event()
             said: dict[str, OwnerClient] = {}
             tasks = [asyncio.create_task(_speak(*pair, seen, said, stopping)) for pair in (owners, owners[::-1])]
+            if is_unusual:
+                tasks.append(asyncio.create_task(_close_and_connect(owners, stopping)))
             seen.faults = await break_things(servers, relays, disk, seconds, seed)
             stopping.set()
             await asyncio.gather(*tasks)
@@ -99,6 +102,16 @@ def _taken(home: OwnerHome) -> Counter[str]:
 async def _say(owner: OwnerClient, kind: MessageType, other: OwnerClient, text: str | None):
     sockets = owner.home.file.sockets[0], other.home.file.sockets[0]
     return await owner.say(lambda core, now: core.send_message(kind, *sockets, now, text))
+
+
+async def _close_and_connect(owners: Sequence[OwnerClient], stopping: asyncio.Event) -> None:
+    one, other = owners
+    while not stopping.is_set():
+        await asyncio.sleep(3)
+        for speaker, kind in ((one, MessageType.CLOSE), (one, MessageType.CONNECT), (other, MessageType.CONNECT)):
+            with contextlib.suppress(DovetailError):
+                await _say(speaker, kind, other if speaker is one else one, None)
+                await asyncio.sleep(0.5)
 
 
 async def _speak(
