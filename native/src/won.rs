@@ -10,6 +10,9 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyString};
 use crate::hashing::sha256;
 
 const BASE58: &[u8; 58] = b"123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz";
+/// A limb has five digits, so that it can be shifted by 32 bits and still fits.
+const LIMB_DIGITS: usize = 5;
+const LIMB: u64 = 58u64.pow(LIMB_DIGITS as u32);
 const BASE58_DIGITS: usize = 46;
 const MULTIHASH_SHA256: [u8; 2] = [0x12, 0x20];
 const LONG: &str = "^^<http://www.w3.org/2001/XMLSchema#long>";
@@ -339,15 +342,20 @@ pub fn won_uri(address: &[u8]) -> PyResult<String> {
 }
 
 pub(crate) fn base58_uri(address: &[u8; 32]) -> String {
-    let mut digits = [0u8; BASE58_DIGITS];
-    for byte in MULTIHASH_SHA256.iter().chain(address) {
-        let mut carry = u32::from(*byte);
-        for digit in digits.iter_mut().rev() {
-            carry += u32::from(*digit) << 8;
-            *digit = (carry % 58) as u8;
-            carry /= 58;
+    let mut number = [0; 36];
+    number[2..4].copy_from_slice(&MULTIHASH_SHA256);
+    number[4..].copy_from_slice(address);
+    let mut limbs = [0u64; BASE58_DIGITS.div_ceil(LIMB_DIGITS)];
+    for word in number.chunks_exact(4) {
+        let mut carry = word.iter().fold(0, |carry, byte| carry << 8 | u64::from(*byte));
+        for limb in limbs.iter_mut().rev() {
+            carry += *limb << 32;
+            *limb = carry % LIMB;
+            carry /= LIMB;
         }
     }
-    let text = digits.iter().map(|digit| char::from(BASE58[usize::from(*digit)]));
+    let digits =
+        limbs.iter().flat_map(|limb| (0..LIMB_DIGITS as u32).rev().map(move |place| limb / 58u64.pow(place) % 58));
+    let text = digits.skip(LIMB_DIGITS * limbs.len() - BASE58_DIGITS).map(|digit| char::from(BASE58[digit as usize]));
     "wm:/".chars().chain(text).collect()
 }

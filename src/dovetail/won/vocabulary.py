@@ -140,9 +140,11 @@ def message_of_graph(graph: str) -> str:
     return graph.partition("#")[0]
 
 
-@functools.lru_cache(_CACHED_URIS)
 def check_socket_uri(socket: str) -> str:
-    """Return the socket if it is `NODE/atom/ID#name`; otherwise the message that names it is refused."""
+    """Return the socket if it is `NODE/atom/ID#name`; otherwise the message that names it is refused.
+
+    Not cached: the length of a name is not limited.
+    """
     atom, hash_sign, name = socket.partition("#")
     if not (hash_sign and name):
         raise RemoteProtocolError(Reason.INVALID_SCHEMA, f"socket {socket[:200]!r} has no name after '#'")
