@@ -23,8 +23,9 @@ from dovetail.audit.ingest_log import (
     newest_us,
     present_files,
 )
-from dovetail.audit.integrity import Verdict, committed_paths, judge_servers, proven_paths
+from dovetail.audit.integrity import Verdict, judge_servers
 from dovetail.audit.merkle_scan import Part, decode_part, merge_parts, walk_files
+from dovetail.audit.proven_files import committed_paths, proven_paths
 from dovetail.lake.inspect import inspect_file
 from dovetail.lake.layout import manifest_key, server_slug
 from dovetail.lake.manifest import SealedFile, encode_manifest

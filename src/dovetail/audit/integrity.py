@@ -12,10 +12,12 @@ who wrote it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dovetail.audit.ingest_log import MAX_AHEAD_US, FileFact, ManifestFact
+from dovetail.audit.merkle_scan import Part
+from dovetail.audit.proven_files import stated_keys
 from dovetail.fabrics import is_server_name, name_of
 from dovetail.lake.layout import parse_data_key, server_slug
 from dovetail.lake.manifest import Manifest, SealedFile
@@ -23,7 +25,7 @@ from dovetail.lake.retained import UNSIGNED
 from dovetail.model.errors import CheckpointError
 from dovetail.tlog.checkpoint import parse_checkpoint, verify_checkpoint
 from dovetail.tlog.keys import Verifier, parse_verifier
-from dovetail.tlog.tree import Frontier, aligned_ranges, verify_consistency
+from dovetail.tlog.tree import Frontier, verify_consistency
 
 MAX_DETAIL_CHARS = 400
 
@@ -70,6 +72,10 @@ class Verdict:
     def add(self, check: str, detail: str, *, file: str | None = None, seq: int | None = None) -> None:
         """Record one break."""
         self.breaks.append(Break(check, file, seq, detail[:MAX_DETAIL_CHARS]))
+
+    def add_file(self, check: str, detail: str, file: SealedFile, seq: int | None = None) -> None:
+        """Record one break of a file, from its first hop on unless another is given."""
+        self.add(check, detail, file=file.path, seq=file.first_seq if seq is None else seq)
 
     def row(self) -> tuple[object, ...]:
         """The row of the table `integrity`."""
@@ -132,143 +138,95 @@ def judge_servers(
         pinned.setdefault(verifier.name, []).append(verifier)
     read = {fact.path: fact for fact in files}
     gone = frozenset(missing)
-    stray = Verdict("", None)
     by_server: dict[str, list[tuple[ManifestFact, Manifest]]] = {}
     for fact in manifests:
         if fact.manifest is not None:
             by_server.setdefault(fact.manifest.server, []).append((fact, fact.manifest))
-    verdicts = [
+    verdicts = _Verdicts(
         _judge(server, own, read, gone, pinned.get(server, []), bool(trusted)) for server, own in by_server.items()
-    ]
-    _note_shared_keys(verdicts)
-    by_name = {verdict.server: verdict for verdict in verdicts}
-    by_directory = {server_slug(server): verdict for server, verdict in by_name.items()}
-    for fact in manifests:
-        if fact.manifest is None:
-            # a server whose manifests are unreadable is still listed, by the name of its directory
-            directory = fact.path.split("/")[1]
-            if directory not in by_directory:
-                by_directory[directory] = Verdict(directory, None)
-                verdicts.append(by_directory[directory])
-            by_directory[directory].add("integrity.bad_manifest", fact.error or "cannot be read", file=fact.path)
-    for server in pinned:
-        if server not in by_name and server_slug(server) not in by_directory and is_server_name(server):
-            by_name[server] = by_directory[server_slug(server)] = Verdict(server, name_of(server), key_source="pinned")
-            by_name[server].add("integrity.no_manifest", "its key was given, but the lake has nothing of it")
-            verdicts.append(by_name[server])
+    )
+    verdicts.note_shared_keys()
+    verdicts.note_absent(manifests, pinned)
     for fact, what in changed:
-        owner = by_name.get(fact.manifest.server if fact.manifest else "", stray)
+        owner = verdicts.of(fact.manifest.server if fact.manifest else "")
         owner.add("integrity.manifest_changed", f"the manifest {what}", file=fact.path)
     for fact in false:
-        assert fact.manifest is not None
-        owner = by_name.get(fact.manifest.server, stray)
-        if fact.manifest.is_compaction:
-            owner.add(
-                "integrity.false_replacement",
-                "it does not have the hops that it claims to replace; it is ignored",
-                file=fact.path,
-            )
-            continue
-        hops = f"hops {fact.manifest.first_seq} to {fact.manifest.end - 1}"
-        owner.add("integrity.forged_manifest", f"{hops}: it is ignored", file=fact.path)
-        # it may be a damaged one: nothing is proven about hops that no other announces
-        owner.announced_hops = max(owner.announced_hops, fact.manifest.end)
+        _note_false(verdicts, fact)
     for path in unannounced:
-        stray.add("integrity.unannounced_file", "no manifest announces this file; it is ignored", file=path)
+        verdicts.stray.add("integrity.unannounced_file", "no manifest announces this file; it is ignored", file=path)
     for file in files:
         part = file.part
         if now_us is not None and part is not None and part.last_at_us > now_us + MAX_AHEAD_US:
             text = f"{(part.last_at_us - now_us) // 1_000_000} s ahead of the auditor's clock"
-            by_name.get(file.server, stray).add("integrity.time_ahead", text, file=file.path, seq=part.last_seq)
+            verdicts.of(file.server).add("integrity.time_ahead", text, file=file.path, seq=part.last_seq)
     for file, what in altered:
-        owner = by_name.get(file.server) or by_directory.get(slug_of(file.path), stray)
+        owner = verdicts.of(file.server, slug_of(file.path))
         owner.add("integrity.file_altered", what, file=file.path)
-    if stray.breaks:
-        verdicts.append(stray)
-    return sorted(verdicts, key=lambda verdict: verdict.server)
+    return verdicts.all()
 
 
-def _note_shared_keys(verdicts: Sequence[Verdict]) -> None:
-    """Two names with one key are one party: that both say the same proves no more than that one says it."""
-    by_key: dict[bytes, list[Verdict]] = {}
-    for verdict in verdicts:
-        for key in verdict.keys:
-            by_key.setdefault(key, []).append(verdict)
-    for sharing in by_key.values():
-        names = sorted(verdict.server for verdict in sharing)
-        for verdict in sharing if len(sharing) > 1 else ():
-            others = ", ".join(name for name in names if name != verdict.server)
-            verdict.add("integrity.shared_key", f"its key is also that of {others}")
+class _Verdicts:
+    """The verdicts of all servers, by name and by directory; `stray` is for what belongs to none of them."""
+
+    def __init__(self, verdicts: Iterable[Verdict]) -> None:
+        self._all = list(verdicts)
+        self._by_name = {verdict.server: verdict for verdict in self._all}
+        self._by_directory = {server_slug(server): verdict for server, verdict in self._by_name.items()}
+        self.stray = Verdict("", None)
+
+    def note_shared_keys(self) -> None:
+        """Two names with one key are one party: that both say the same proves no more than that one says it."""
+        by_key: dict[bytes, list[Verdict]] = {}
+        for verdict in self._all:
+            for key in verdict.keys:
+                by_key.setdefault(key, []).append(verdict)
+        for sharing in by_key.values():
+            names = sorted(verdict.server for verdict in sharing)
+            for verdict in sharing if len(sharing) > 1 else ():
+                others = ", ".join(name for name in names if name != verdict.server)
+                verdict.add("integrity.shared_key", f"its key is also that of {others}")
+
+    def note_absent(self, manifests: Iterable[ManifestFact], pinned: Iterable[str]) -> None:
+        """Add servers without a readable manifest: those with an unreadable one, and those whose key was given."""
+        for fact in manifests:
+            if fact.manifest is None:
+                # without a readable manifest, a server is listed by the name of its directory
+                directory = fact.path.split("/")[1]
+                if directory not in self._by_directory:
+                    self._add(directory, Verdict(directory, None))
+                found = self._by_directory[directory]
+                found.add("integrity.bad_manifest", fact.error or "cannot be read", file=fact.path)
+        for server in pinned:
+            if server_slug(server) not in self._by_directory and is_server_name(server):
+                found = self._by_name[server] = Verdict(server, name_of(server), key_source="pinned")
+                self._add(server_slug(server), found)
+                found.add("integrity.no_manifest", "its key was given, but the lake has nothing of it")
+
+    def _add(self, directory: str, verdict: Verdict) -> None:
+        self._by_directory[directory] = verdict
+        self._all.append(verdict)
+
+    def of(self, server: str, directory: str = "") -> Verdict:
+        """The verdict of the server with this name, or else with this directory."""
+        return self._by_name.get(server) or self._by_directory.get(directory, self.stray)
+
+    def all(self) -> list[Verdict]:
+        """Sorted by server."""
+        stray = [self.stray] if self.stray.breaks else []
+        return sorted([*self._all, *stray], key=lambda verdict: verdict.server)
 
 
-def proven_paths(manifests: Sequence[ManifestFact], files: Sequence[FileFact]) -> set[str]:
-    """Files whose rows are exactly those that their announced subtree commits to."""
-    read = {fact.path: fact for fact in files}
-    return {
-        file.path
-        for fact in manifests
-        if fact.manifest is not None
-        for file in fact.manifest.files
-        if file.path in read and read[file.path].is_proven(file, fact.manifest.server)
-    }
-
-
-def committed_paths(manifests: Sequence[ManifestFact], trusted: Sequence[Verifier] = ()) -> set[str]:
-    """Files that a server's own signed tree commits to: only their rows are taken, whatever else is announced.
-
-    A manifest's files must lead to the root signed with the server's key. If earlier hops are in no manifest, the files
-    that make up whole peaks of the signed tree are taken.
-    """
-    by_server: dict[str, list[Manifest]] = {}
-    for fact in manifests:
-        if fact.manifest is not None:
-            by_server.setdefault(fact.manifest.server, []).append(fact.manifest)
-    committed: set[str] = set()
-    for server, own in by_server.items():
-        own.sort(key=lambda manifest: (manifest.first_seq, manifest.end))
-        keys = [verifier for verifier in trusted if verifier.name == server] if trusted else _first_key(own[0])
-        tree = Frontier()
-        for manifest in own:
-            if not _is_signed(manifest, keys):
-                continue
-            committed.update(_under_signed_root(manifest, tree))
-            if manifest.end > tree.size:
-                tree = manifest.tree()  # its root is the signed one
-    return committed
-
-
-def _first_key(manifest: Manifest) -> list[Verifier]:
-    try:
-        return [parse_verifier(manifest.key)]
-    except CheckpointError:
-        return []
-
-
-def _is_signed(manifest: Manifest, keys: Sequence[Verifier]) -> bool:
-    try:
-        verify_checkpoint(manifest.checkpoint, keys)
-    except CheckpointError:
-        return False
-    return True
-
-
-def _under_signed_root(manifest: Manifest, before: Frontier) -> Iterator[str]:
-    """The files of a signed manifest that fold, after the tree before it, to its root; else those of whole peaks."""
-    if before.size == manifest.first_seq:
-        tree = before.copy()
-        for file in manifest.files:
-            tree.append(bytes.fromhex(file.root), file.level)
-        if tree.root() == manifest.signed_checkpoint().root:
-            yield from (file.path for file in manifest.files)
-            return
-    known = {file.first_seq: file for file in manifest.files}
-    for (first, level), peak in zip(aligned_ranges(0, manifest.end), manifest.tree().peaks(), strict=True):
-        tree, inside = Frontier(), []
-        while tree.size < 1 << level and (found := known.get(first + tree.size)) is not None and found.level <= level:
-            tree.append(bytes.fromhex(found.root), found.level)
-            inside.append(found.path)
-        if tree.size == 1 << level and tree.root() == peak:
-            yield from inside
+def _note_false(verdicts: _Verdicts, fact: ManifestFact) -> None:
+    assert fact.manifest is not None
+    owner = verdicts.of(fact.manifest.server)
+    if fact.manifest.is_compaction:
+        text = "it does not have the hops that it claims to replace; it is ignored"
+        owner.add("integrity.false_replacement", text, file=fact.path)
+        return
+    hops = f"hops {fact.manifest.first_seq} to {fact.manifest.end - 1}"
+    owner.add("integrity.forged_manifest", f"{hops}: it is ignored", file=fact.path)
+    # it may be a damaged one: nothing is proven about hops that no other announces
+    owner.announced_hops = max(owner.announced_hops, fact.manifest.end)
 
 
 def _judge(
@@ -289,7 +247,7 @@ def _judge(
     for fact, manifest in manifests:
         is_signed = _check_signature(verdict, fact, manifest, pinned, is_pinning)
         if is_signed:
-            verdict.keys |= {key.public_key for key in pinned or _first_key(manifest)}
+            verdict.keys |= {key.public_key for key in pinned or stated_keys(manifest)}
         if manifest.key != previous_key:
             verdict.add(
                 "integrity.key_changed", "signed with another key than before", file=fact.path, seq=manifest.first_seq
@@ -395,76 +353,49 @@ def _judge_file(
     if fact is None or fact.part is None:
         verdict.missing_hops += file.rows
         why = "it is gone" if fact is None else fact.error or "it is gone"
-        verdict.add(
-            "integrity.missing_file",
-            f"hops {file.first_seq} to {file.end - 1}: {why}",
-            file=file.path,
-            seq=file.first_seq,
-        )
+        verdict.add_file("integrity.missing_file", f"hops {file.first_seq} to {file.end - 1}: {why}", file)
         return last_at_us
     part = fact.part
     verdict.hops += part.rows
     if is_gone:
-        verdict.add(
-            "integrity.missing_file",
-            "it was read by an earlier run and is now missing",
-            file=file.path,
-            seq=file.first_seq,
-        )
-    if part.servers != [manifest.server]:
-        others = ", ".join(name for name in part.servers if name != manifest.server)
-        verdict.add("integrity.foreign_rows", f"has rows of {others}", file=file.path, seq=part.first_seq)
-    if part.invalid:
-        rows = "row differs" if part.invalid == 1 else "rows differ"
-        verdict.add(
-            "integrity.altered_row",
-            f"{part.invalid} {rows} from what was sealed, first at hop {part.first_invalid}",
-            file=file.path,
-            seq=part.first_invalid,
-        )
-    if part.breaks or part.first_seq != file.first_seq or part.rows != file.rows:
-        _note_order(verdict, file, fact)
-    if part.backwards:
-        verdict.backwards += part.backwards
-        verdict.add("integrity.time_backwards", f"{part.backwards} times", file=file.path, seq=part.first_backwards)
+        verdict.add_file("integrity.missing_file", "it was read by an earlier run and is now missing", file)
+    _judge_rows(verdict, manifest, file, part)
     if last_at_us is not None and part.first_at_us < last_at_us:
         verdict.backwards += 1
-        verdict.add("integrity.time_backwards", "at the start of this file", file=file.path, seq=part.first_seq)
+        verdict.add_file("integrity.time_backwards", "at the start of this file", file, part.first_seq)
     if fact.kept_error is not None:
-        verdict.add(
-            "integrity.kept_unsigned" if fact.kept_error == UNSIGNED else "integrity.kept_lost",
-            f"the fields retained of removed bytes: {fact.kept_error}",
-            file=file.path,
-            seq=file.first_seq,
-        )
-    is_proven = fact.is_proven(file, manifest.server)
-    if not is_proven and not any(item.file == file.path and item.check not in _HARMLESS for item in verdict.breaks):
-        verdict.add(
-            "integrity.subtree_mismatch",
-            f"hops {file.first_seq} to {file.end - 1} do not lead to the announced root",
-            file=file.path,
-            seq=file.first_seq,
-        )
-    if is_proven and (part.first_at_us, part.last_at_us) != (file.first_at_us, file.last_at_us):
-        verdict.add(
-            "integrity.false_times",
-            "its manifest states other times than its hops have",
-            file=file.path,
-            seq=file.first_seq,
-        )
-    if is_proven and not fact.is_whole:
-        verdict.add(
-            "integrity.file_rewritten",
-            "its bytes differ from the manifest, but its hops are the same",
-            file=file.path,
-            seq=file.first_seq,
-        )
+        check = "integrity.kept_unsigned" if fact.kept_error == UNSIGNED else "integrity.kept_lost"
+        verdict.add_file(check, f"the fields retained of removed bytes: {fact.kept_error}", file)
+    if not fact.is_proven(file, manifest.server):
+        if not any(item.file == file.path and item.check not in _HARMLESS for item in verdict.breaks):
+            text = f"hops {file.first_seq} to {file.end - 1} do not lead to the announced root"
+            verdict.add_file("integrity.subtree_mismatch", text, file)
+        return part.last_at_us
+    if (part.first_at_us, part.last_at_us) != (file.first_at_us, file.last_at_us):
+        verdict.add_file("integrity.false_times", "its manifest states other times than its hops have", file)
+    if not fact.is_whole:
+        text = "its bytes differ from the manifest, but its hops are the same"
+        verdict.add_file("integrity.file_rewritten", text, file)
     return part.last_at_us
 
 
-def _note_order(verdict: Verdict, file: SealedFile, fact: FileFact) -> None:
-    part = fact.part
-    assert part is not None
+def _judge_rows(verdict: Verdict, manifest: Manifest, file: SealedFile, part: Part) -> None:
+    if part.servers != [manifest.server]:
+        others = ", ".join(name for name in part.servers if name != manifest.server)
+        verdict.add_file("integrity.foreign_rows", f"has rows of {others}", file, part.first_seq)
+    if part.invalid:
+        rows = "row differs" if part.invalid == 1 else "rows differ"
+        text = f"{part.invalid} {rows} from what was sealed, first at hop {part.first_invalid}"
+        verdict.add("integrity.altered_row", text, file=file.path, seq=part.first_invalid)
+    if part.breaks or part.first_seq != file.first_seq or part.rows != file.rows:
+        _note_order(verdict, file, part)
+    if part.backwards:
+        verdict.backwards += part.backwards
+        text = f"{part.backwards} times"
+        verdict.add("integrity.time_backwards", text, file=file.path, seq=part.first_backwards)
+
+
+def _note_order(verdict: Verdict, file: SealedFile, part: Part) -> None:
     lacking = max(0, file.rows - part.rows)
     extra = max(0, part.rows - file.rows)
     verdict.missing_hops += lacking
@@ -473,12 +404,8 @@ def _note_order(verdict: Verdict, file: SealedFile, fact: FileFact) -> None:
     if part.first_break is None and part.first_seq == file.first_seq:
         first = part.last_seq + 1
     check = "integrity.removed_rows" if lacking else "integrity.repeated_rows" if extra else "integrity.order"
-    verdict.add(
-        check,
-        f"{part.rows} rows, but {file.rows} were sealed; the order breaks at hop {first}",
-        file=file.path,
-        seq=first,
-    )
+    text = f"{part.rows} rows, but {file.rows} were sealed; the order breaks at hop {first}"
+    verdict.add_file(check, text, file, first)
 
 
 def slug_of(path: str) -> str:

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from dovetail.audit.ingest_log import FileFact, ManifestFact
-from dovetail.audit.integrity import proven_paths
 from dovetail.audit.merkle_scan import Part
+from dovetail.audit.proven_files import proven_paths
 from dovetail.audit.state_tables import SERVERS_TABLE
 from dovetail.model.times import to_us
 

@@ -29,7 +29,7 @@ from dovetail.audit.ingest_log import (
     learn_manifest,
     present_files,
 )
-from dovetail.audit.integrity import committed_paths, proven_paths
+from dovetail.audit.proven_files import committed_paths, proven_paths
 from dovetail.audit.sources import announced_files
 from dovetail.lake.manifest import MAX_FILE_BYTES, SealedFile
 from dovetail.lake.retained import inspect_signed, is_signed

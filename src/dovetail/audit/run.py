@@ -42,9 +42,10 @@ from dovetail.audit.ingest_log import (
     newest_us,
     unannounced_files,
 )
-from dovetail.audit.integrity import Verdict, judge_servers, proven_paths
+from dovetail.audit.integrity import Verdict, judge_servers
 from dovetail.audit.local_rows import from_arrow, to_arrow
 from dovetail.audit.progress import Progress, silent
+from dovetail.audit.proven_files import proven_paths
 from dovetail.audit.reach import is_less_known, with_reaches
 from dovetail.audit.refresh import MANY_PEERS, Refresh
 from dovetail.audit.reread import (

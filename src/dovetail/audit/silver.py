@@ -22,9 +22,9 @@ from dovetail.audit.fabric_audit import FabricAudit, is_of, signed, union
 from dovetail.audit.fabrics import audits_of
 from dovetail.audit.failures import FileChanged, LeftOut
 from dovetail.audit.ingest_log import UNCOMMITTED, BatchFacts, FileFact, ManifestFact, fact_rows
-from dovetail.audit.integrity import committed_paths, proven_paths
 from dovetail.audit.leaves import with_leaves
 from dovetail.audit.local_rows import from_arrow, local_rows, map_batches
+from dovetail.audit.proven_files import committed_paths, proven_paths
 from dovetail.audit.reach import with_reaches
 from dovetail.audit.session import is_one_partition, read_files
 from dovetail.audit.settings import AuditSettings
