@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -27,67 +28,63 @@ OptionalName = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
 
 
-@app.command()
-def save(
-    name: Name,
-    url: Annotated[str | None, typer.Option(metavar="URL", help="The broker's URL.", show_default=False)] = None,
+@dataclass(frozen=True, kw_only=True)
+class GivenFields:
+    """The fields of a context that are given on the command line."""
+
+    url: Annotated[str | None, typer.Option(metavar="URL", help="The broker's URL.", show_default=False)] = None
     identity: Annotated[
         str | None, typer.Option("--as", metavar="URI", help="Own URI at the broker.", show_default=False)
-    ] = None,
+    ] = None
     certificate: Annotated[
         str | None, typer.Option(metavar="FILE", help="PEM file of the certificate.", show_default=False)
-    ] = None,
+    ] = None
     tls_key: Annotated[
         str | None, typer.Option(metavar="FILE", help="PEM file of its private key.", show_default=False)
-    ] = None,
-    authority: Annotated[
-        str | None, typer.Option(metavar="FILE", help="PEM file of the CA.", show_default=False)
-    ] = None,
-    home: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Directory of a won owner.", show_default=False)
-    ] = None,
+    ] = None
+    authority: Annotated[str | None, typer.Option(metavar="FILE", help="PEM file of the CA.", show_default=False)] = (
+        None
+    )
+    home: Annotated[str | None, typer.Option(metavar="DIR", help="Directory of a won owner.", show_default=False)] = (
+        None
+    )
     directory: Annotated[
         str | None, typer.Option("--dir", metavar="DIR", help="Directory of a running swarm peer.", show_default=False)
-    ] = None,
+    ] = None
     journals: Annotated[
         list[str] | None,
         typer.Option(metavar="PATH", help="A journal, or a directory of them; repeatable.", show_default=False),
-    ] = None,
-    lake: Annotated[str | None, typer.Option(metavar="DIR|s3://...", help="A lake.", show_default=False)] = None,
+    ] = None
+    lake: Annotated[str | None, typer.Option(metavar="DIR|s3://...", help="A lake.", show_default=False)] = None
     tables: Annotated[
         str | None, typer.Option(metavar="DIR|s3://...", help="Directory of audit tables.", show_default=False)
-    ] = None,
+    ] = None
     trust: Annotated[
         list[str] | None, typer.Option(metavar="KEYS", help="Trusted keys; repeatable.", show_default=False)
-    ] = None,
-) -> None:
+    ] = None
+
+
+@app.command()
+@takes_groups
+def save(name: Name, given: GivenFields) -> None:
     """Save a context, or change the given fields of an existing one."""
     import msgspec
 
     from dovetail.api.contexts import Context, list_contexts, load_context, save_context
     from dovetail.cli.output import say
 
-    given = {
-        "url": url,
-        "identity": identity,
-        "certificate": certificate,
-        "tls_key": tls_key,
-        "authority": authority,
-        "home": home,
-        "directory": directory,
-        "journals": tuple(journals) if journals else None,
-        "lake": lake,
-        "tables": tables,
-        "trust": tuple(trust) if trust else None,
-    }
-    if url is not None or identity is not None:
+    if given.url is not None or given.identity is not None:
         from dovetail.api.pcp import check_uris, check_url
 
-        if url is not None:
-            check_url(url)
-        check_uris([identity] if identity is not None else [])
+        if given.url is not None:
+            check_url(given.url)
+        check_uris([given.identity] if given.identity is not None else [])
     known = load_context(name) if name in list_contexts() else Context()
-    changed = {key: value for key, value in given.items() if value is not None}
+    changed = {
+        field: tuple(value) if isinstance(value, list) else value
+        for field, value in asdict(given).items()
+        if value is not None and value != []
+    }
     say(f"wrote {save_context(name, msgspec.structs.replace(known, **changed))}")
 
 

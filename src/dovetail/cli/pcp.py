@@ -6,6 +6,7 @@ import asyncio
 import logging
 import re
 import sys
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -46,64 +47,62 @@ def pcp() -> None:
     """The pcp broker and its clients."""
 
 
-@app.command()
-def serve(
-    config: ConfigFile = None,
-    name: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The broker's common name.", show_default=False)
-    ] = None,
-    host: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Address to listen on.", show_default=False)
-    ] = None,
+@dataclass(frozen=True, kw_only=True)
+class BrokerOverrides:
+    """Settings of a broker that are given on the command line."""
+
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="The broker's common name.", show_default=False)] = (
+        None
+    )
+    host: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Address to listen on.", show_default=False)] = (
+        None
+    )
     port: Annotated[
         int | None, typer.Option(metavar="PORT", help="Port to listen on; 0 takes a free one.", show_default=False)
-    ] = None,
+    ] = None
     certificate: Annotated[
         str | None, typer.Option(metavar="FILE", help="PEM file of the broker's certificate.", show_default=False)
-    ] = None,
-    tls_key: TlsKey = None,
-    key: OldTlsKey = None,
+    ] = None
+    tls_key: TlsKey = None
+    key: OldTlsKey = None
     authority: Annotated[
         str | None, typer.Option(metavar="FILE", help="PEM file of the CA that signs clients.", show_default=False)
-    ] = None,
+    ] = None
     revocations: Annotated[
         str | None, typer.Option(metavar="FILE", help="Revocation list of the CA; watched.", show_default=False)
-    ] = None,
-    journal: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Path of the journal.", show_default=False)
-    ] = None,
+    ] = None
+    journal: Annotated[str | None, typer.Option(metavar="FILE", help="Path of the journal.", show_default=False)] = None
     durability: Annotated[
         Literal["full", "relaxed"] | None,
         typer.Option(
             metavar="full|relaxed", help="full: journaled before acknowledged; relaxed: soon after.", show_default=False
         ),
-    ] = None,
+    ] = None
     metrics_port: Annotated[
         int | None, typer.Option(metavar="PORT", help="Port of /metrics and /healthz.", show_default=False)
-    ] = None,
-    insecure_plain: Annotated[bool, typer.Option("--insecure-plain", help="No TLS; loopback only.")] = False,
-    allow_all: Annotated[bool, typer.Option("--allow-all", help="Allow any client to send anything.")] = False,
-    as_json: AsJson = False,
-) -> None:
+    ] = None
+    insecure_plain: Annotated[bool, typer.Option("--insecure-plain", help="No TLS; loopback only.")] = False
+    allow_all: Annotated[bool, typer.Option("--allow-all", help="Allow any client to send anything.")] = False
+
+    def table(self) -> dict[str, Any]:
+        """By the names that they have in the section [pcp]; None where nothing is given."""
+        from dovetail.pcp.settings import ALLOW_ALL
+
+        given = asdict(self)
+        del given["tls_key"], given["allow_all"]
+        given["key"] = self.tls_key or self.key
+        given["insecure_plain"] = self.insecure_plain or None
+        given["rules"] = ALLOW_ALL if self.allow_all else None
+        return given
+
+
+@app.command()
+@takes_groups
+def serve(overrides: BrokerOverrides, config: ConfigFile = None, as_json: AsJson = False) -> None:
     """Run a broker until SIGTERM or SIGINT; queued frames are written first. SIGHUP reloads the rules."""
-    from dovetail.pcp.settings import ALLOW_ALL
     from dovetail.runtime.pcp_serve import run_broker
 
-    overrides: dict[str, Any] = {
-        "name": name,
-        "host": host,
-        "port": port,
-        "certificate": certificate,
-        "key": tls_key or key,
-        "authority": authority,
-        "revocations": revocations,
-        "journal": journal,
-        "durability": durability,
-        "metrics_port": metrics_port,
-        "insecure_plain": insecure_plain or None,
-        "rules": ALLOW_ALL if allow_all else None,
-    }
-    settings = load_settings(config, overrides)
+    settings = load_settings(config, overrides.table())
 
     def on_started(started: dict[str, object]) -> None:
         if settings.journal is None:
@@ -112,7 +111,7 @@ def serve(
             print_json(started)
             sys.stdout.flush()
 
-    run_broker(settings, on_started, read_settings=lambda: load_settings(config, overrides))
+    run_broker(settings, on_started, read_settings=lambda: load_settings(config, overrides.table()))
 
 
 @app.command()

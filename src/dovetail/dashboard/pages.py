@@ -95,7 +95,29 @@ def live_page() -> Html:
 
 def search_page(query: Query, servers: Mapping[str, str], given: dict[str, str], problem: str = "") -> Html:
     """The form, and the element for the script's results."""
+    return page(
+        "Search",
+        h(
+            "section",
+            h("h1", "Search"),
+            h(
+                "p",
+                "Searches every hop of all journals, newest first. All given conditions must match.",
+                class_="lead",
+            ),
+            _search_form(servers, given),
+            h("p", problem, class_="problem", role="alert") if problem else None,
+            h("div", id="progress", role="status", class_="progress"),
+            h("div", id="results"),
+            h("div", id="damages"),
+            class_="hero",
+        ),
+        active="/search",
+        kind="search" if not (problem or query.is_empty) or given.get("all") else "form",
+    )
 
+
+def _search_form(servers: Mapping[str, str], given: dict[str, str]) -> Html:
     def field(name: str, label: str, placeholder: str = "", kind: str = "text", *, grow: bool = False) -> Html:
         box = h("input", type=kind, name=name, value=given.get(name, ""), placeholder=placeholder or None, step="1")
         return h("label", label, box, class_="grow" if grow else None)
@@ -107,7 +129,7 @@ def search_page(query: Query, servers: Mapping[str, str], given: dict[str, str],
         )
         return h("label", label, h("select", h("option", "any", value=""), *options, name=name))
 
-    form = h(
+    return h(
         "form",
         h(
             "div",
@@ -135,26 +157,6 @@ def search_page(query: Query, servers: Mapping[str, str], given: dict[str, str],
         ),
         action="/search",
         role="search",
-    )
-    return page(
-        "Search",
-        h(
-            "section",
-            h("h1", "Search"),
-            h(
-                "p",
-                "Searches every hop of all journals, newest first. All given conditions must match.",
-                class_="lead",
-            ),
-            form,
-            h("p", problem, class_="problem", role="alert") if problem else None,
-            h("div", id="progress", role="status", class_="progress"),
-            h("div", id="results"),
-            h("div", id="damages"),
-            class_="hero",
-        ),
-        active="/search",
-        kind="search" if not (problem or query.is_empty) or given.get("all") else "form",
     )
 
 
