@@ -178,7 +178,7 @@ def test_a_request_of_a_superseded_client_fails_with_the_reason():
     send(client, awaits_reply=True)
     client.receive_closed(link_of(client), NOW, 4000, "superseded")
     failed, lost = client.events()
-    assert failed.detail == lost.detail == f"another client connected as {ME}"
+    assert failed.detail == lost.detail == f"another client connected as {ME}; each needs a URI of its own"
 
 
 def test_reply_answers_its_request_once():

@@ -275,7 +275,7 @@ def test_control_socket_publishes_tails_and_tells_the_status(tmp_path):
             writer.close()
             await control.stop()
             with pytest.raises(ConnectFailed, match="no peer answers"):
-                await peer.status()
+                await SwarmPeer(tmp_path).status()
 
     asyncio.run(run())
 

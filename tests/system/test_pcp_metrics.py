@@ -2,17 +2,22 @@
 
 import asyncio
 import contextlib
+import subprocess
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
+from dovetail.journal.journal import Journal
 from dovetail.runtime import metrics
 from dovetail.runtime.metrics import MetricsServer
+from dovetail.tlog.keys import Signer
 from system.pcp_raw import RawClient
 from system.pcp_site import broker, scrape
 
 pytestmark = pytest.mark.system
+SERVER = "pcp://b/server"
 
 
 def test_the_brokers_numbers_can_be_parsed():
@@ -96,3 +101,45 @@ def test_connections_are_bounded_and_dropped_at_the_end(monkeypatch):
             writer.close()
 
     asyncio.run(scenario())
+
+
+@contextlib.contextmanager
+def small_disk(directory):
+    """A file system of a few megabytes; skips the test where none can be mounted."""
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4m", "none", directory], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("may not mount a file system")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", directory], check=True)
+
+
+def test_a_broker_whose_disk_is_full_is_not_well_until_there_is_room(tmp_path):
+    """What it has not recorded it has not acknowledged; with room, it goes on by itself."""
+
+    async def becomes(port, expected):
+        while (health := await scrape(port, "/healthz")) != expected:  # noqa: ASYNC110 - nothing tells when
+            await asyncio.sleep(0.05)
+        return health
+
+    async def scenario() -> None:
+        signer = Signer(SERVER, Ed25519PrivateKey.generate())
+        with Journal.open(tmp_path / "journal.db", server=SERVER, signer=signer) as journal:
+            async with broker(journal, name="b", metrics_port=0) as server:
+                a = await RawClient.associate(server.port, "pcp://a/agent")
+                with (tmp_path / "filler").open("wb", buffering=0) as filler, contextlib.suppress(OSError):
+                    while True:
+                        filler.write(bytes(1 << 12))
+                for _ in range(20):
+                    a.send_v1("http://example.com/ping", [a.uri], b'"' + b"x" * 60_000 + b'"')
+                assert await becomes(server.metrics_port, (503, "waiting for the disk\n"))
+                (tmp_path / "filler").unlink()
+                assert await becomes(server.metrics_port, (200, "ok\n"))
+                for _ in range(20):
+                    await a.receive_v1()
+
+    with small_disk(tmp_path):
+        asyncio.run(asyncio.wait_for(scenario(), 60))

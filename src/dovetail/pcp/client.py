@@ -152,7 +152,7 @@ class Client:
         if link == self._link:
             self._link = ""
             if code == CLOSE_SUPERSEDED:
-                detail = f"another client connected as {self.uri}"
+                detail = f"another client connected as {self.uri}; each needs a URI of its own"
             elif self.state is ClientState.ASSOCIATED:
                 self._attempt = 0  # but two clients with one URI give way to each other for longer and longer
             self._lose(code, detail, now)
