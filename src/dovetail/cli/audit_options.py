@@ -45,7 +45,8 @@ CompactionKey = Annotated[
     ),
 ]
 Trust = Annotated[
-    list[Path] | None, typer.Option("--trust", metavar="FILE", help="A file of trusted keys; repeatable.")
+    list[Path] | None,
+    typer.Option("--trust", metavar="KEYS", help="Trusted keys: a file, or a directory of `.vkey` files; repeatable."),
 ]
 LossTimeout = Annotated[
     float, typer.Option(metavar="SECONDS", help="Seconds after which an undelivered message counts as lost.", min=0)
