@@ -128,7 +128,7 @@ def test_only_http_urls_can_be_posted_to(url):
         check_webhook(url)
 
 
-def wait_until(condition, seconds: float = 10) -> None:
+def wait_until(condition, seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline

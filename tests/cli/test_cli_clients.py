@@ -53,16 +53,16 @@ def refused_port() -> int:
 def test_send_prints_address_outcome_targets_and_id(dovetail, site, at):
     with api.sync.connect(site.url, "pcp://ben/agent") as ben:
         ran = dovetail("pcp", "send", "pcp://ben/agent", '{"n": 1}', *at)
-        message = ben.receive(timeout=10)
+        message = ben.receive(timeout=60)
         assert (ran.code, ran.err) == (0, "")
         assert ran.out == (
             f"address  {message.address}\noutcome  accepted\ntargets  pcp://ben/agent\nid       {message.id}\n"
         )
         sent = json.loads(dovetail("pcp", "send", "pcp://ben/agent", *at, "--type", "x", "--json").out)
-        message = ben.receive(timeout=10)
+        message = ben.receive(timeout=60)
         assert (sent["address"], sent["targets"], message.type) == (message.address, ["pcp://ben/agent"], "x")
         old = dovetail("pcp", "send", "http://example.com/x", "pcp://ben/agent", "--data", "7", "--report", *at)
-        message = ben.receive(timeout=10)
+        message = ben.receive(timeout=60)
         assert (old.code, message.type, message.data) == (0, "http://example.com/x", 7)
         assert "the old form will be removed in the next release" in old.err
         for text in (message.address, message.id, message.address[:10], message.id[:13], message.id.upper()):

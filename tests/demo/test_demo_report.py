@@ -15,10 +15,10 @@ def test_only_the_report_is_served_on_loopback(tmp_path):
         thread.start()
         base = f"http://127.0.0.1:{server.server_port}"
         for path in ("/", "/report.html"):
-            with urllib.request.urlopen(base + path, timeout=10) as answer:
+            with urllib.request.urlopen(base + path, timeout=60) as answer:
                 assert answer.read() == b"<p>fine</p>"
         with pytest.raises(urllib.error.HTTPError) as refused:
-            urllib.request.urlopen(f"{base}/secret", timeout=10)
+            urllib.request.urlopen(f"{base}/secret", timeout=60)
         refused.value.close()
         assert refused.value.code == 404
         server.shutdown()

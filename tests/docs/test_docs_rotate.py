@@ -47,7 +47,7 @@ class Site:
         assert ran.returncode == 0, ran.stderr
 
     def expiry(self, name: str) -> float:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics}/metrics", timeout=60) as answer:
             text = answer.read().decode()
         pattern = rf'^dovetail_certificate_expiry_timestamp_seconds{{name="{name}"}} (\S+)$'
         return float(re.search(pattern, text, re.MULTILINE)[1])

@@ -90,10 +90,10 @@ def test_purging_ends_with_its_journal_and_says_nothing(tmp_path, caplog):
     with Journal.open(tmp_path / "a.journal", server=SERVER, signer=SIGNER) as journal:
         start_purging(journal, sealed_end, interval_s=0.001, now_us=lambda: START_US)
         start_purging(journal, lambda: 0, interval_s=3600, now_us=lambda: START_US)
-        assert asked.wait(10)
+        assert asked.wait(60)
         purging = {thread for thread in threading.enumerate() if thread.name.startswith("purge")} - before
     for thread in purging:
-        thread.join(10)
+        thread.join(60)
     assert [len(purging), *(thread.is_alive() for thread in purging)] == [2, False, False]
     assert caplog.records == []
 

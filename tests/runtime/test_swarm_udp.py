@@ -66,7 +66,7 @@ def test_an_application_that_waits_is_told_why_the_node_failed(tmp_path, wait):
             await asyncio.sleep(0)
             node._udp.driver.fail(JournalError("gone"))
             with pytest.raises(JournalError, match="gone"):
-                await asyncio.wait_for(waiting, 20)
+                await asyncio.wait_for(waiting, 60)
             raise KeyError("the block's own")
 
     with pytest.raises(KeyError):  # an error in the block is not hidden
@@ -137,7 +137,7 @@ def test_a_node_waits_while_there_is_no_room_and_publishes_when_there_is(tmp_pat
         async with SwarmNode(SETTINGS, tmp_path, threads=1) as node:
             node.journal.call(lambda writer: writer._connection.execute("PRAGMA max_page_count = 1").fetchone())
             publishing = asyncio.ensure_future(node.publish(bytes(10_000), 5))
-            await until(lambda: node.health != "ok", 20)  # its proof of work must be found first
+            await until(lambda: node.health != "ok", 60)  # its proof of work must be found first
             assert node.health == "waiting for the disk"
             assert not publishing.done()
             node.journal.call(lambda writer: writer._connection.execute("PRAGMA max_page_count = 100000").fetchone())

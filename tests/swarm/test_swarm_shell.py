@@ -49,7 +49,7 @@ def node(directory, *bootstrap: str, listen=("127.0.0.1:0",)) -> SwarmNode:
     return SwarmNode(SETTINGS, directory, listen=listen, bootstrap=bootstrap, threads=1)
 
 
-async def eventually(is_true, seconds: float = 10) -> None:
+async def eventually(is_true, seconds: float = 60) -> None:
     for _ in range(int(seconds / 0.02)):
         if is_true():
             return
@@ -65,7 +65,7 @@ def test_two_nodes_publish_subscribe_and_query(tmp_path):
             first = asyncio.ensure_future(anext(items))
             await asyncio.sleep(0)
             address = await a.publish(b"hello", 10)
-            item = await asyncio.wait_for(first, 10)
+            item = await asyncio.wait_for(first, 60)
             assert isinstance(item, Message)
             assert (item.address, item.payload, item.source) == (address, b"hello", a.peer.uri)
             assert [message.payload for message in b.query(item.timestamp_ms, item.timestamp_ms)] == [b"hello"]

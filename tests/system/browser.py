@@ -157,4 +157,4 @@ def start_browser(program: str, profile: Path) -> Iterator[Browser]:
         os.close(write_commands)
         os.close(read_events)
         process.terminate()
-        process.wait(10)
+        process.wait(LOSS_TIMEOUT_S)

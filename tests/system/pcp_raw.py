@@ -109,7 +109,7 @@ class RawPeer:
             raise Closed(struct.unpack(">H", payload[:2])[0])
         return first & 0x0F, payload
 
-    async def closed_with(self, timeout_s: float = 10) -> int:
+    async def closed_with(self, timeout_s: float = 60) -> int:
         """Read until the close; returns its code."""
         try:
             async with asyncio.timeout(timeout_s):
@@ -221,12 +221,12 @@ class RawClient(RawPeer):
         self.send_frame(1, json.dumps(message).encode())
         return message["id"]
 
-    async def receive_v1(self, timeout_s: float = 10) -> tuple[dict[str, object], bytes | None, list[bytes]]:
+    async def receive_v1(self, timeout_s: float = 60) -> tuple[dict[str, object], bytes | None, list[bytes]]:
         opcode, payload = await asyncio.wait_for(self.receive_frame(), timeout_s)
         assert opcode == 2, "v1 travels in binary frames"
         return read_v1(payload)
 
-    async def receive_v2(self, timeout_s: float = 10) -> dict[str, object]:
+    async def receive_v2(self, timeout_s: float = 60) -> dict[str, object]:
         opcode, payload = await asyncio.wait_for(self.receive_frame(), timeout_s)
         assert opcode == 1, "v2 travels in text frames"
         message = json.loads(payload)

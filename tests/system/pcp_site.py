@@ -103,7 +103,7 @@ async def scrape(port: int, path: str = "/metrics") -> tuple[int, str]:
     return int(head.split(b" ")[1]), body.decode()
 
 
-async def until(condition: Callable[[], object], timeout_s: float = 5.0) -> None:
+async def until(condition: Callable[[], object], timeout_s: float = 60.0) -> None:
     """Wait until a condition is true; fails the test if it never is."""
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110

@@ -173,7 +173,7 @@ def test_what_breaks_the_rules_of_websocket_ends_the_connection_and_the_client_c
 
         server = await asyncio.start_server(upgrade, "127.0.0.1", 0)
         async with connect(server.sockets[0].getsockname()[1], AGENT):
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 first = await peers.get()
                 misbehave(first)
                 assert await first.closed_with() == code

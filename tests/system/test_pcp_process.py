@@ -35,7 +35,7 @@ RUN += "try: sys.exit(app(sys.argv[1:], standalone_mode=False))\nexcept Exceptio
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
 
 
-def pcp(*arguments: str, timeout_s: float = 30, **more) -> subprocess.CompletedProcess[str]:
+def pcp(*arguments: str, timeout_s: float = 60, **more) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", RUN, *arguments]
     return subprocess.run(command, env=ENVIRONMENT, text=True, capture_output=True, timeout=timeout_s, **more)
 

@@ -267,7 +267,7 @@ def test_on_a_full_disk_the_peer_acknowledges_and_relays_nothing_and_then_goes_o
         assert "writing again" in comfort
 
 
-def _eventually(is_true, seconds: float = 15) -> None:
+def _eventually(is_true, seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not is_true():
         assert time.monotonic() < deadline, "it did not come to pass in time"

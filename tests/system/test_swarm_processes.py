@@ -56,7 +56,7 @@ class LossyRelay:
 
     def stop(self) -> None:
         self._is_over = True
-        self._thread.join(5)
+        self._thread.join(60)
         for door in self._doors:
             door.close()
         self._selector.close()

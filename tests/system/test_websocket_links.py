@@ -51,7 +51,7 @@ class Recorder(LinkHandler[str]):
 
     async def wait(self, *what: object) -> None:
         """Wait until this callback came."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while what not in self.told:
                 self.came.clear()
                 await self.came.wait()

@@ -43,8 +43,8 @@ async def talk_through_a_kill(site, rounds):
     for client, message in messages:
         assert await client.wait_settled(message.uri, 60) is ChainState.COMPLETE
     for client in (alice, bob):
-        await client.wait_registered(20)
-    for _ in range(200):
+        await client.wait_registered(60)
+    for _ in range(3_000):
         if all(c.owner.conversations.state_of(m.uri) is ChainState.COMPLETE for c in (alice, bob) for _, m in messages):
             break
         await asyncio.sleep(0.05)
@@ -128,10 +128,10 @@ async def second_client(site):
     home = OwnerHome.create(site.directory / "alice2", alice.home.file, alice.home.private_key)
     second = OwnerClient(home, settings=QUICK)
     await second.__aenter__()
-    assert await second.wait_registered(20)
+    assert await second.wait_registered(60)
     message = await say(alice, MessageType.CONNECTION, bob.home.file.sockets[0], "to both of me")
-    await alice.wait_settled(message.uri, 20)
-    for _ in range(200):
+    await alice.wait_settled(message.uri, 60)
+    for _ in range(3_000):
         if second.owner.conversations.state_of(message.uri) is ChainState.COMPLETE:
             break
         await asyncio.sleep(0.02)

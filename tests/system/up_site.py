@@ -63,7 +63,7 @@ class Up:
     def stop(self, timeout_s: float = 60) -> int:
         self.process.send_signal(signal.SIGTERM)
         code = self.process.wait(timeout_s)
-        self._reader.join(5)
+        self._reader.join(60)
         return code
 
 
@@ -90,11 +90,11 @@ def running(directory: Path, config: str, *arguments: str) -> Iterator[Up]:
             except subprocess.TimeoutExpired:
                 process.kill()  # its processes see their pipe close, and end
                 process.wait()
-        up._reader.join(10)
+        up._reader.join(60)
         process.stderr.close()
 
 
-def until(condition: Callable[[], object], timeout_s: float = 30) -> None:
+def until(condition: Callable[[], object], timeout_s: float = 60) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "it did not come in time"

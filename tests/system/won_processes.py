@@ -85,7 +85,7 @@ class NodeProcess:
         if self.process is None or self.process.poll() is not None:
             return 0
         self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(20)
+        code = self.process.wait(60)
         self.process.stdout.close()
         return code
 
