@@ -4,10 +4,10 @@ VENV   := .venv
 PYTEST := $(VENV)/bin/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-python unit lint types format bench bench-pcp bench-won bench-swarm bench-audit bench-all soak jepsen mutants docs site lock setup clean
+.PHONY: help demo test test-python unit lint types format bench bench-pcp bench-won bench-swarm bench-audit bench-all bench-hostile soak jepsen mutants docs site lock setup clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: setup ## run every fabric with injected faults, audit the journals, compare
 	@$(VENV)/bin/dovetail demo
@@ -52,6 +52,9 @@ bench-audit: setup ## compare the audit with DuckDB
 
 bench-all: setup ## run the benchmarks and write docs/benchmarks.md (about 15 minutes)
 	@$(VENV)/bin/python -m benchmarks.all
+
+bench-hostile: setup ## measure attacks and write their tables to docs/explain/guarantees.md (about 10 minutes)
+	@$(VENV)/bin/python -m benchmarks.hostile
 
 soak: setup ## run the long tests
 	@$(PYTEST) -m soak --timeout 0

@@ -56,16 +56,16 @@ class Site:
         return outgoing.read()
 
     @contextlib.contextmanager
-    def broker(self) -> Iterator[tuple[int, int]]:
-        """Process ID and port."""
+    def broker(self, *more: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
+        """Process and port."""
         files = {"certificate": "localhost.pem", "key": "localhost.key", "authority": "ca.pem"}
         options = [text for name, file in files.items() for text in (f"--{name}", str(self.directory / file))]
-        command = [sys.executable, "-c", _RUN, "serve", "--allow-all", "--port", "0", "--json", *options]
+        command = [sys.executable, "-c", _RUN, "serve", "--allow-all", "--port", "0", "--json", *options, *more]
         log = (self.directory / "log").open("w")
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=dict(os.environ))
         try:
             assert process.stdout is not None
-            yield process.pid, int(json.loads(process.stdout.readline())["url"].split(":")[2].split("/")[0])
+            yield process, int(json.loads(process.stdout.readline())["url"].split(":")[2].split("/")[0])
         finally:
             process.kill()
             process.communicate()
@@ -142,16 +142,18 @@ def count_waits(client: subprocess.Popen[str]) -> list[float]:
     return [float(line) for line in client.communicate()[0].splitlines()] or [LIMIT_S]
 
 
-async def measure(site: Site, pid: int, port: int, attack: Awaitable[None]) -> dict[str, float]:
-    def resident_mib() -> float:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize() / MIB
+def resident_mib(pid: int) -> float:
+    """Resident memory of a process."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize() / MIB
 
+
+async def measure(site: Site, pid: int, port: int, attack: Awaitable[None]) -> dict[str, float]:
     await connect(site, port)  # so that what the first handshake loads is not measured
-    before = peak = resident_mib()
+    before = peak = resident_mib(pid)
     honest = [knock(site, port, address) for address in ("127.0.0.1", "127.0.0.2")]
     attacking = asyncio.ensure_future(attack)
     while not attacking.done():
-        peak = max(peak, resident_mib())
+        peak = max(peak, resident_mib(pid))
         await asyncio.sleep(0.05)
     same, other = (count_waits(each) for each in honest)
     await attacking
@@ -159,7 +161,7 @@ async def measure(site: Site, pid: int, port: int, attack: Awaitable[None]) -> d
     return {
         "before MiB": before,
         "peak MiB": peak,
-        "after MiB": resident_mib(),
+        "after MiB": resident_mib(pid),
         "honest s": statistics.median(same),
         "longest s": max(same),
         "elsewhere s": statistics.median(other),
@@ -173,12 +175,12 @@ def attacks(count: int) -> dict[str, Callable[[Site, int], Awaitable[None]]]:
     endless = [frame_head(2, 60 * MIB, is_final=True), *[chunk] * 59]
     fragments = [frame_head(2, MIB, is_final=False) + chunk, *[frame_head(0, MIB, is_final=False) + chunk] * 59]
     return {
-        f"{count} silent": lambda site, port: attack_silently(site, port, count),
-        f"{count} half hellos": lambda site, port: attack_silently(site, port, count, site.hello()[:100]),
-        f"{count} hellos": lambda site, port: attack_silently(site, port, count, site.hello()),
+        f"{count:,} silent connections": lambda site, port: attack_silently(site, port, count),
+        f"{count:,} with half a TLS hello": lambda site, port: attack_silently(site, port, count, site.hello()[:100]),
+        f"{count:,} with a whole TLS hello": lambda site, port: attack_silently(site, port, count, site.hello()),
         "30 endless frames": lambda site, port: attack_unfinished(site, port, endless),
         "30 endless fragments": lambda site, port: attack_unfinished(site, port, fragments),
-        "3000 TLS 1.2 sessions": attack_sessions,
+        "3,000 TLS 1.2 sessions": attack_sessions,
     }
 
 
@@ -189,8 +191,8 @@ def measure_all(arguments: argparse.Namespace, directory: Path) -> Iterator[Row]
     for name, attack in attacks(arguments.sockets).items():
         if arguments.only not in name:
             continue
-        with site.broker() as (pid, port):
-            found = asyncio.run(measure(site, pid, port, attack(site, port)))
+        with site.broker() as (broker, port):
+            found = asyncio.run(measure(site, broker.pid, port, attack(site, port)))
         yield {"attack": name, **{key: round(value, 2) for key, value in found.items()}}
 
 

@@ -276,11 +276,11 @@ _keep: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
 """Links that stay open until the attacking process ends."""
 _tasks: list[asyncio.Task[None]] = []
 ATTACKS: dict[str, Attack] = {
-    f"{SILENT} silent links": be_silent,
+    f"{SILENT:,} silent links": be_silent,
     f"{ENDLESS} endless frames": send_frames,
     f"{ENDLESS} endless fragments": send_fragments,
     f"{ENDLESS} endless empty fragments": send_empty_fragments,
-    f"{DEAD} dead destinations": connect_to_nobody,
+    f"{DEAD:,} dead destinations": connect_to_nobody,
     f"{WAITING} links that wait for keys": wait_for_keys,
     f"{UNREAD} owners that do not read": read_nothing,
 }
