@@ -64,8 +64,14 @@ def test_target_and_epoch_are_options():
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--layer", "uep9", "00"], ["xyz"], ["--target", "zz", "00"], ["--layer", "uep10", "62" + "00" * 8]],
+    [["xyz"], ["--target", "zz", "00"], ["--layer", "uep10", "62" + "00" * 8]],
 )
 def test_misuse(arguments):
     with pytest.raises(UsageError):
         decode(*arguments)
+
+
+def test_an_unknown_layer_is_refused_when_options_are_read():
+    result = CliRunner().invoke(app, ["decode", "--layer", "uep9", "00"])
+    assert result.exit_code == 2
+    assert "'uep9' is not one of" in result.output
