@@ -1,13 +1,14 @@
 """What a run of the audit costs after another: everything, 1 % more, about 100 hops more, nothing new.
 
-    python -m benchmarks.audit_increments [--beside DIR] [--messages N] [--peers N] [--times N] [--cold]
+    python -m benchmarks.audit_increments [--beside DIR] [--messages N] [--peers N] [--times N] [--cold] [--once]
                                           [--whole-below N] [--driver-memory 4g] [--json FILE]
 
 The lake has N swarm messages, each held by all peers, with 5 % of that of pcp and 1 % of won. With the defaults it is
 1.1 million hops. All runs are those of one follower in one session, which has done all kinds of run once over a small
 lake before (`--cold` leaves that out). With `--times` a second lake of so many times the size is audited whole, and
 then takes increments of the same sizes: what they cost beside those of the first lake tells whether an increment grows
-with what is there. `--whole-below 0 --messages 2000` shows what the plans of an increment cost, with hardly any data.
+with what is there. With `--once` there is one run of each kind, not two. `--whole-below 0 --messages 2000` shows what
+the plans of an increment cost, with hardly any data.
 
 With `--beside`, another revision audits the same lakes: DIR is a checkout of it with its own `.venv`. The two take
 turns, and who begins changes from run to run. Manifests are then of the format that older revisions read as well.
@@ -73,11 +74,11 @@ class Follower:
 
 
 def measure(
-    followers: list[Follower], root: Path, writer: LakeWriter, messages: int, more: int, name: str
+    followers: list[Follower], root: Path, writer: LakeWriter, messages: int, more: int, name: str, often: int
 ) -> list[dict[str, Any]]:
-    """A full run, then two of each kind of increment, then two with nothing new."""
+    """A full run, then so many of each kind of increment, then as many with nothing new."""
     few = max(1, FEW // writer.peers)
-    kinds = [("full", messages), *[("+1 %", more)] * 2, *[(f"+{FEW}", few)] * 2, *[("no change", 0)] * 2]
+    kinds = [("full", messages), *[("+1 %", more)] * often, *[(f"+{FEW}", few)] * often, *[("no change", 0)] * often]
     runs, hops = [], 0
     for kind, swarm in kinds:
         new = writer.seal(Shares(swarm, max(1, swarm // 20), max(3, swarm // 100))) if swarm else 0
@@ -136,6 +137,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--peers", type=int, default=8)
     parser.add_argument("--times", type=int, default=0, help="how much larger the second lake is; none by default")
     parser.add_argument("--cold", action="store_true", help="measure in a session that has done nothing before")
+    parser.add_argument("--once", action="store_true", help="one run of each kind, not two")
     parser.add_argument("--whole-below", type=int, default=SMALL_ROWS, help="hops up to which gold is always rebuilt")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--driver-memory", help="the size of Java's heap, instead of a share of the machine's memory")
@@ -159,7 +161,7 @@ def main(argv: list[str] | None = None) -> int:
         with tempfile.TemporaryDirectory(prefix="bench-audit-", dir=arguments.dir) as root:
             writer = LakeWriter(Path(root) / "lake", arguments.threads, arguments.peers, form)
             more = min(messages, arguments.messages) // 100
-            runs += measure(followers, Path(root), writer, messages, more, name)
+            runs += measure(followers, Path(root), writer, messages, more, name, 1 if arguments.once else 2)
     for follower in followers:
         follower.end()
     say_ratios(runs, arguments.times)

@@ -31,7 +31,7 @@ from lake.s3_servers import BUCKET, run_moto_apart, run_versitygw, use
 from oracle.audit_answers import ask_oracle, ask_tables
 
 pytestmark = pytest.mark.timeout(600)
-KINDS = ["moto", pytest.param("versitygw", marks=[pytest.mark.system, pytest.mark.soak])]
+KINDS = ["moto", pytest.param("versitygw", marks=pytest.mark.system)]
 
 
 @pytest.fixture(scope="module", params=KINDS)

@@ -168,16 +168,25 @@ class Oracle:
             return None
         return "no_outcome" if self.reach(server) > end_us + self.loss_timeout_us else "unreported"
 
-    def answerers(self, fabric: str, message: Known | None, relation: str, kind: str | None = None) -> set[str | None]:
-        """Who answered a message with something that a server accepted."""
+    def answerers(
+        self, fabric: str, message: Known | None, relation: str, kind: str | None = None, server: str | None = None
+    ) -> set[str | None]:
+        """Who answered a message with something that a server, or this one, accepted."""
         if message is None:
             return set()
-        answers = self._responses(fabric, message.key, relation)
-        return {m.sender for m in answers if self.holders(fabric, m.address) and kind in (None, m.type)}
+        answers = [m for m in self._responses(fabric, message.key, relation) if kind in (None, m.type)]
+        holders = ((m.sender, self.holders(fabric, m.address)) for m in answers)
+        return {sender for sender, held in holders if (held if server is None else server in held)}
 
     def _pcp_rows(self, address: bytes) -> set[tuple]:
-        hops, message = self.of["pcp", address], self.known.get(("pcp", address))
-        begun = self.first("pcp", address)
+        servers = {hop.server for hop in self.of["pcp", address]}
+        return {row for server in servers for row in self._broker_rows(address, server)}
+
+    def _broker_rows(self, address: bytes, server: str) -> set[tuple]:
+        """What one broker states, whatever others do."""
+        hops = [hop for hop in self.of["pcp", address] if hop.server == server]
+        message = self.known.get(("pcp", address))
+        begun = min((hop.at_us for hop in hops if hop.stage in TAKEN), default=None)
         outcomes: dict[str | None, list[Hop]] = defaultdict(list)
         for hop in hops:
             if hop.stage in (*HANDED, Stage.EXPIRED, Stage.UNDELIVERABLE, Stage.REJECTED):
@@ -185,7 +194,7 @@ class Oracle:
                 if not is_arrival or begun is None:
                     outcomes[None if is_arrival else hop.counterpart].append(hop)
         rows = set()
-        answerers = self.answerers("pcp", message, "in_reply_to")
+        answerers = self.answerers("pcp", message, "in_reply_to", server=server)
         order = {Stage.EXPIRED: 0, Stage.UNDELIVERABLE: 1, Stage.REJECTED: 2}
         for whom, stated in outcomes.items():
             handed = [hop for hop in stated if hop.stage in HANDED]
@@ -207,7 +216,6 @@ class Oracle:
             meant = {target for target in (message.recipients if message else ()) if "*" not in target}
             meant |= {hop.counterpart for hop in hops if hop.stage is Stage.ROUTED}
             for target in meant - set(outcomes):
-                server = next(hop.server for hop in hops if hop.stage in TAKEN)
                 stated = message.expires_us if message else None
                 owed = self.owed(begun + WEEK_US if stated is None else stated, server)
                 if owed:
@@ -227,7 +235,11 @@ class Oracle:
             if taken:
                 return {("won", address, server, "delivered", None, None, None, None, 0)}
             return {("won", address, server, "rejected", "rejected", server, refused.reason.value, None, 0)}
-        handed = [hop for hop in hops if hop.stage is Stage.DELIVERED and hop.counterpart == recipient and recipient]
+        node = (recipient or "").partition("/atom/")[0]
+        sender = (message.sender if message else None) or ""
+        handed = [
+            hop for hop in hops if hop.stage is Stage.DELIVERED and hop.counterpart == recipient and hop.server == node
+        ]
         if handed:
             took = self.took(taken, handed[0].server, handed[0].at_us)
             return {("won", address, recipient, "delivered", None, None, None, took, len(handed))}
@@ -239,12 +251,12 @@ class Oracle:
             hop
             for hop in hops
             if hop.stage is Stage.FORWARDED
+            and (hop.server, hop.counterpart) == (sender.partition("/atom/")[0], node)
             and hop.counterpart in journals - others
             and self.reach(hop.counterpart) > hop.at_us + self.loss_timeout_us
         ]
         if lost and not gone and self.as_of_us - lost[0].at_us > self.loss_timeout_us:
             return {("won", address, recipient, "lost", "forwarded", lost[0].server, None, None, 0)}
-        node = (recipient or "").partition("/atom/")[0]
         is_kept = message is not None and message.won.is_response and node in self.holders("won", address)
         if is_kept or recipient in self.answerers("won", message, "responding_to", MessageType.SUCCESS.value):
             return {("won", address, recipient, "handed_over", None, None, None, None, 0)}

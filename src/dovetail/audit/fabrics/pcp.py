@@ -34,23 +34,26 @@ def deliveries(rows: Rows, moment: Moment) -> DataFrame:
 
     A frame handed to a connection is known to have arrived when its recipient answers it. A recipient has one outcome
     for each time that the message was accepted: a delivery beside another outcome has the stage of that one.
+
+    Each broker speaks for itself alone: what another one states changes none of its rows, whoever runs that one.
     """
     hops = rows.hops
     begun = first_taken(hops)
+    own = ["message", "server"]
     is_arrival = (F.col("stage") == Stage.REJECTED.value) & ~F.coalesce(
         F.col("counterpart").isin(*BROKER_URIS), F.lit(False)
     )
     stated = (
         hops.where(F.col("stage").isin(*HANDED, *_FAILED))
         .withColumn("stated", _outcome_of_stage())
-        .join(begun.select("message", F.lit(True).alias("is_taken")), on="message", how="left")
+        .join(begun.select(*own, F.lit(True).alias("is_taken")), on=own, how="left")
         # a refusal on arrival names the sender, and is no outcome if the same bytes were accepted at another time
         .withColumn("recipient", F.when(~is_arrival, F.col("counterpart")))
         .where(~is_arrival | F.col("is_taken").isNull())
     )
     is_handed = F.col("stage").isin(*HANDED)
     ranked = F.struct(_rank(F.col("stated")).alias("rank"), "stated", "stage", "server", "reason", "at")
-    outcomes = stated.groupBy("message", "recipient").agg(
+    outcomes = stated.groupBy(*own, "recipient").agg(
         F.max(ranked).alias("best"),
         F.min(ranked).alias("worst"),
         F.count("*").alias("ends"),
@@ -59,7 +62,7 @@ def deliveries(rows: Rows, moment: Moment) -> DataFrame:
     )
     known = rows.messages.select("message", "key", "type", "sender", "recipients", "expires")
     answered = rows.answers.select(
-        F.col("parent").alias("key"), F.col("sender").alias("recipient"), F.lit(True).alias("is_answered")
+        F.col("parent").alias("key"), "server", F.col("sender").alias("recipient"), F.lit(True).alias("is_answered")
     ).distinct()
     is_handed_over = F.col("best.stated") == Outcome.HANDED_OVER
     is_received = is_handed_over & (F.col("is_answered") | F.col("recipient").isin(*BROKER_URIS))
@@ -67,8 +70,8 @@ def deliveries(rows: Rows, moment: Moment) -> DataFrame:
     is_contradicted = is_handed_over & (F.col("ends") > F.col("times"))
     told = (
         outcomes.join(known, on="message", how="left")
-        .join(begun, on="message", how="left")
-        .join(answered, on=["key", "recipient"], how="left")
+        .join(begun, on=own, how="left")
+        .join(answered, on=["key", "server", "recipient"], how="left")
         .select(
             F.lit(FABRIC.name).alias("fabric"),
             "message",
@@ -88,12 +91,13 @@ def deliveries(rows: Rows, moment: Moment) -> DataFrame:
         )
     )
     named = known.select("message", F.explode("recipients").alias("recipient")).where(~F.col("recipient").contains("*"))
-    routed = hops.where(F.col("stage") == Stage.ROUTED.value).select("message", F.col("counterpart").alias("recipient"))
+    routed = hops.where(F.col("stage") == Stage.ROUTED.value).select(*own, F.col("counterpart").alias("recipient"))
     untold = (
-        named.unionByName(routed)
-        .dropDuplicates(["message", "recipient"])
-        .join(begun, on="message", how="inner")
-        .join(outcomes, on=["message", "recipient"], how="left_anti")
+        named.join(begun.select(*own), on="message", how="inner")
+        .unionByName(routed)
+        .dropDuplicates([*own, "recipient"])
+        .join(begun, on=own, how="inner")
+        .join(outcomes, on=[*own, "recipient"], how="left_anti")
         .join(known.drop("recipients"), on="message", how="left")
     )
     return told.unionByName(_pending(untold, rows.servers, moment)).select(*PART)

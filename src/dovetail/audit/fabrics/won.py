@@ -34,17 +34,18 @@ def deliveries(rows: Rows, moment: Moment) -> DataFrame:
     """Each message with its one recipient: `delivered` means its node sent it to a client of the owner.
 
     Until then its node keeps it for the owner, and has confirmed that with its response; a response counts as kept as
-    soon as the recipient's node has it. If a node has a `forwarded` hop to a node whose journal lacks the message,
-    it is lost once that journal goes on past the loss timeout. A message about the sender's own atom is for its node,
-    and arrives when the node accepts it.
+    soon as the recipient's node has it. If the sender's node has `forwarded` it to the recipient's, whose journal lacks
+    it, it is lost once that journal goes on past the loss timeout. What other nodes state counts for neither. A message
+    about the sender's own atom is for its node, and arrives when the node accepts it.
     """
     at = {stage: F.col("stage") == stage.value for stage in Stage}
     is_for_node = F.col("type").isin(*(kind.value for kind in ATOM_TYPES), MessageType.REGISTER.value)
     is_response = F.col("type").isin(*(kind.value for kind in RESPONSE_TYPES))
     known = rows.messages.select("message", "type", "sender", F.get("recipients", F.lit(0)).alias("recipient"))
     is_taken = at[Stage.ACCEPTED] | at[Stage.CREATED]
-    is_handed = at[Stage.DELIVERED] & (F.col("counterpart") == F.col("recipient"))
-    is_kept = is_taken & is_response & (F.col("server") == _node_of(F.col("recipient")))
+    is_there = F.col("server") == _node_of(F.col("recipient"))
+    is_handed = at[Stage.DELIVERED] & (F.col("counterpart") == F.col("recipient")) & is_there
+    is_kept = is_taken & is_response & is_there
     answered = (
         rows.answers.where(F.col("type") == MessageType.SUCCESS.value)
         .groupBy(F.col("parent").alias("message"), F.col("sender").alias("recipient"))
@@ -65,7 +66,9 @@ def deliveries(rows: Rows, moment: Moment) -> DataFrame:
             F.min(F.when(at[Stage.UNDELIVERABLE], F.struct("at", "server", "reason"))).alias("given_up"),
             F.count(F.when(is_handed, F.lit(1))).alias("attempts"),
         )
-        .join(_unseen(rows.hops, rows.servers, moment), on="message", how="left")
+        .withColumn("from", _node_of(F.col("sender")))
+        .withColumn("next", _node_of(F.col("recipient")))
+        .join(_unseen(rows.hops, rows.servers, moment), on=["message", "from", "next"], how="left")
         .join(answered, on=["message", "recipient"], how="left")
         .join(_reaches(rows.servers), F.col("taken.server") == F.col("reaching"), how="left")
     )
@@ -148,7 +151,7 @@ def _unseen(hops: DataFrame, servers: DataFrame, moment: Moment) -> DataFrame:
     reach = reach_from(F.col("sent.at"), F.col("reaches"), moment)
     return (
         hops.where(is_forwarded & F.col("counterpart").isNotNull())
-        .groupBy("message", F.col("counterpart").alias("next"))
+        .groupBy("message", F.col("server").alias("from"), F.col("counterpart").alias("next"))
         .agg(F.min(F.struct("at", "server")).alias("sent"))
         .join(
             hops.where(~is_forwarded).select("message", F.col("server").alias("next")).distinct(),
@@ -157,8 +160,7 @@ def _unseen(hops: DataFrame, servers: DataFrame, moment: Moment) -> DataFrame:
         )
         .join(_reaches(servers), F.col("next") == F.col("reaching"), how="inner")
         .where(F.unix_micros(reach) > F.unix_micros("sent.at") + moment.loss_timeout_us)
-        .groupBy("message")
-        .agg(F.min("sent").alias("unseen"))
+        .select("message", "from", "next", F.col("sent").alias("unseen"))
     )
 
 

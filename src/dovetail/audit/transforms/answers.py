@@ -16,10 +16,19 @@ ANSWERS = Table(
     "answers",
     "state",
     "Who answered a message, by types of answers.",
-    ("fabric", "parent", "sender", "type"),
-    pa.schema([("fabric", STRING), ("parent", BINARY), ("sender", STRING), ("type", STRING), ("at", TIMESTAMP)]),
+    ("fabric", "parent", "sender", "type", "server"),
+    pa.schema(
+        [
+            ("fabric", STRING),
+            ("parent", BINARY),
+            ("sender", STRING),
+            ("type", STRING),
+            ("server", STRING),
+            ("at", TIMESTAMP),
+        ]
+    ),
 )
-"""`parent` is how links name the answered message; `at` is when a server first accepted the answer."""
+"""`parent` is how links name the answered message; `at` is when this server first accepted the answer."""
 
 
 def answers(hops: DataFrame, messages: DataFrame, links: DataFrame, *, audits: Sequence[FabricAudit]) -> DataFrame:
@@ -29,7 +38,7 @@ def answers(hops: DataFrame, messages: DataFrame, links: DataFrame, *, audits: S
     named = links.where(is_of(answering) & (F.col("relation") == relation))
     taken = (
         hops.where(is_of(answering) & F.col("stage").isin(*TAKEN))
-        .groupBy("fabric", "message")
+        .groupBy("fabric", "message", "server")
         .agg(F.min("at").alias("at"))
     )
     return (
@@ -40,7 +49,7 @@ def answers(hops: DataFrame, messages: DataFrame, links: DataFrame, *, audits: S
             how="inner",
         )
         .join(taken, on=["fabric", "message"], how="inner")
-        .groupBy("fabric", "parent", "sender", "type")
+        .groupBy("fabric", "parent", "sender", "type", "server")
         .agg(F.min("at").alias("at"))
         .select(*ANSWERS.names)
     )

@@ -98,12 +98,12 @@ def latency(deliveries_table: DataFrame) -> DataFrame:
 
 
 def first_taken(hops: DataFrame) -> DataFrame:
-    """When and where each message was first accepted or created, and how often that was."""
+    """When each server first accepted or created each message, and how often that was."""
     return (
         hops.where(F.col("stage").isin(*TAKEN))
-        .groupBy("message")
-        .agg(F.min(F.struct("at", "server")).alias("first"), F.count("*").alias("times"))
-        .select("message", F.col("first.at").alias("begun"), F.col("first.server").alias("begun_at"), "times")
+        .groupBy("message", "server")
+        .agg(F.min("at").alias("begun"), F.count("*").alias("times"))
+        .select("message", "server", "begun", F.col("server").alias("begun_at"), "times")
     )
 
 
