@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from dovetail.demo.faults import Sent
@@ -86,6 +87,13 @@ class Owners:
         """Talk until this loop time; conversations over a node in `over` end at its time."""
         pause = len(self.conversations) / self._plan.words_per_second
         await asyncio.gather(*(self._converse(each, until, over, pause) for each in self.conversations))
+
+    async def speak_last(self, over: Collection[str]) -> None:
+        """One message in every conversation that is not over a node in `over`, so that the nodes' journals go on."""
+        for talk in self.conversations:
+            if not talk.nodes.intersection(over):
+                self._note(talk.one, await self.say(talk.one, talk.other, _LINES[-1]), talk.nodes)
+        await self.settle()
 
     async def say(self, speaker: OwnerClient, hearer: OwnerClient, text: str) -> Message:
         """Send one message of a conversation; returns while it is in transit."""

@@ -22,6 +22,8 @@ from dovetail.demo.won_faults import WonFaults
 from dovetail.runtime.clock import now_us
 
 _STATUS_S = 0.5
+_CUT_OFF = "south"
+"""The node whose conversations end early: its answers are lost."""
 log = logging.getLogger("dovetail.demo")
 
 
@@ -89,7 +91,7 @@ class World:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._fleet.talk(until))
-                group.create_task(self._owners.talk(until, {"south": south_ends}))
+                group.create_task(self._owners.talk(until, {_CUT_OFF: south_ends}))
                 group.create_task(self._swarm.talk(until))
                 for share, fault in self._schedule():
                     group.create_task(self._inject(began + share * self._plan.seconds, fault))
@@ -113,7 +115,7 @@ class World:
             (0.50, swarm.arrive_late),
             (0.55, swarm.turn_back),
             (0.60, swarm.refer_to_nothing),
-            (0.65, lambda: won.lose_response(north, south)),
+            (0.80, lambda: won.lose_response(north, south)),
         ]
 
     async def _inject(self, at: float, fault: Callable[[], Awaitable[None] | None]) -> None:
@@ -139,8 +141,9 @@ class World:
         await self._owners.settle()
         await self._swarm.converge()
         waited_s = (now_us() - self._last_loss_us()) / 1e6
-        # messages in transit count as lost only after LOSS_TIMEOUT_S
+        # what is in transit counts as lost only where a journal goes on for LOSS_TIMEOUT_S without it
         await asyncio.sleep(max(0.0, LOSS_TIMEOUT_S + 0.5 - waited_s))
+        await self._owners.speak_last({_CUT_OFF})
         self.ended_us = now_us()
 
     def _last_loss_us(self) -> int:
