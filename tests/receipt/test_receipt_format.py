@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dovetail.model.canonical_base64 import encode_base64
 from dovetail.model.errors import ReceiptError
 from dovetail.receipt.format import (
     MessageRecord,
@@ -19,7 +20,7 @@ from dovetail.receipt.format import (
     record_message,
 )
 from dovetail.receipt.schema import SCHEMA_FILE, encode_schema, receipt_schema
-from dovetail.tlog.note import decode_base64, encode_base64
+from dovetail.tlog.note import decode_base64
 
 
 def test_decoding_and_encoding_give_the_same_bytes(receipts):

@@ -77,7 +77,7 @@ def test_a_cosignature_alone_is_not_enough():
 
 def test_extension_lines_are_refused():
     body = CHECKPOINT.body() + "more\n"
-    from dovetail.tlog.note import encode_base64
+    from dovetail.model.canonical_base64 import encode_base64
 
     signature = encode_base64(SERVER.verifier.key_id + SERVER.sign(body.encode()))
     record = NoteRecord(checkpoint=f"{body}\n— {SERVER.name} {signature}\n", keys=[key_text(SERVER.verifier)])

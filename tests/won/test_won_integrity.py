@@ -8,12 +8,13 @@ import msgspec
 import pytest
 
 from dovetail.model.address import address_of, won_uri
+from dovetail.model.canonical_base64 import encode_base64
 from dovetail.won import integrity
 from dovetail.won import vocabulary as v
 from dovetail.won.canonical import encode_lines, join_lines, rename
 from dovetail.won.integrity import FindingKind, check_conversation, compare_copies, cyclic_members
 from dovetail.won.message import compute_address, decode_message
-from dovetail.won.signing import encode_base64, sign_digest
+from dovetail.won.signing import sign_digest
 from dovetail.won.vocabulary import MessageType as T
 from won.won_samples import ALICE, ALICE_CHAT, BOB, BOB_CHAT, KEYS, NODE_A, NODE_B, NOW_MS, build, success
 from won.won_world import Pair, conversation_raws, record_conversation

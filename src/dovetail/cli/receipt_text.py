@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from dovetail.cli.output import escape, print_json, print_text, say
 from dovetail.fabrics import address_text
-from dovetail.tlog.note import encode_base64
+from dovetail.model.canonical_base64 import encode_base64
 
 if TYPE_CHECKING:
     from dovetail.model.errors import ReceiptError

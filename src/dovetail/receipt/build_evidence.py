@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dovetail.fabrics import fabric_named
 from dovetail.journal.hop_source import HopSource
 from dovetail.model.address import Address
+from dovetail.model.canonical_base64 import encode_base64
 from dovetail.model.errors import ReceiptError
 from dovetail.model.fabric import Fabric
 from dovetail.receipt.build import BuildOptions, common_fabric, first_raw, pin_sources, record_journal
@@ -28,7 +29,6 @@ from dovetail.receipt.split_view import state_split_view
 from dovetail.receipt.verify import verify_receipt
 from dovetail.tlog.checkpoint import SignedCheckpoint
 from dovetail.tlog.keys import Verifier
-from dovetail.tlog.note import encode_base64
 from dovetail.tlog.tree import Frontier, NodeSource, aligned_ranges, prove_consistency
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from dovetail.model.canonical_base64 import encode_base64
 from dovetail.model.errors import CheckpointError, ReceiptError
 from dovetail.receipt.format import SinceRecord, decode_hashes, encode_hashes
 from dovetail.tlog.checkpoint import Checkpoint
-from dovetail.tlog.note import decode_base64, encode_base64
+from dovetail.tlog.note import decode_base64
 from dovetail.tlog.tree import HASH_BYTES, NodeSource, prove_consistency, verify_consistency
 
 

@@ -15,11 +15,12 @@ from typing import Annotated, ClassVar, assert_never
 
 import msgspec
 
+from dovetail.model.canonical_base64 import encode_base64
 from dovetail.model.errors import ReceiptError
 from dovetail.tlog.checkpoint import MAX_NOTE_BYTES, MAX_SIGNATURES
 from dovetail.tlog.keys import Verifier
 from dovetail.tlog.leaf import MAX_COUNTERPART_BYTES
-from dovetail.tlog.note import CheckedNote, check_signatures, decode_base64, encode_base64, select_signatures
+from dovetail.tlog.note import CheckedNote, check_signatures, decode_base64, select_signatures
 from dovetail.tlog.tree import HASH_BYTES, MAX_LEVEL
 
 MAX_RECEIPT_BYTES = 16 << 20

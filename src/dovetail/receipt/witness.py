@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from dovetail.fabrics import is_server_name
+from dovetail.model.canonical_base64 import encode_base64
 from dovetail.model.errors import CheckpointError, ReceiptError
 from dovetail.receipt.format import carry_note
 from dovetail.tlog.checkpoint import (
@@ -24,7 +25,7 @@ from dovetail.tlog.checkpoint import (
     verify_checkpoint,
 )
 from dovetail.tlog.keys import Signer, Verifier
-from dovetail.tlog.note import cosign, decode_base64, encode_base64
+from dovetail.tlog.note import cosign, decode_base64
 from dovetail.tlog.tree import HASH_BYTES, MAX_LEVEL, verify_consistency
 
 MAX_REQUEST_BYTES = MAX_NOTE_BYTES + 64 * (MAX_LEVEL + 2)

@@ -12,12 +12,11 @@ SHA-256(name, 0x0A, 0x01, public key): it lets a verifier select the key before 
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from dovetail.model.canonical_base64 import encode_base64, parse_base64
 from dovetail.model.errors import CheckpointError
 from dovetail.tlog.keys import KEY_ID_BYTES, Signer, Verifier, check_name
 from dovetail.tlog.tree import HASH_BYTES
@@ -38,7 +37,7 @@ class Checkpoint:
 
     def body(self) -> str:
         """The signed text."""
-        return f"{self.origin}\n{self.size}\n{base64.b64encode(self.root).decode()}\n"
+        return f"{self.origin}\n{self.size}\n{encode_base64(self.root)}\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +64,7 @@ def sign_checkpoint(checkpoint: Checkpoint, signer: Signer) -> SignedCheckpoint:
         raise CheckpointError(f"the key of {signer.name} cannot sign for {checkpoint.origin}")
     body = checkpoint.body()
     blob = signer.verifier.key_id + signer.sign(body.encode())
-    line = f"{_SIGNATURE_MARK}{signer.name} {base64.b64encode(blob).decode()}\n"
+    line = f"{_SIGNATURE_MARK}{signer.name} {encode_base64(blob)}\n"
     return SignedCheckpoint(checkpoint, f"{body}\n{line}")
 
 
@@ -136,12 +135,9 @@ def _parse_signature(line: str) -> tuple[str, bytes, bytes]:
 def _decode_base64(text: str, what: str) -> bytes:
     """Strict: accept only the canonical encoding."""
     try:
-        decoded = base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        raise CheckpointError(f"{what} is not base64") from None
-    if base64.b64encode(decoded).decode() != text:
-        raise CheckpointError(f"{what} is not in canonical base64")
-    return decoded
+        return parse_base64(text)
+    except ValueError as error:
+        raise CheckpointError(f"{what} {error}") from None
 
 
 def _is_encodable(text: str) -> bool:

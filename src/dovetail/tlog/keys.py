@@ -8,14 +8,13 @@ A name contains no white space and no `+`. A journal signs with the key named by
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
 from dataclasses import dataclass
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from dovetail.model.canonical_base64 import encode_base64, parse_base64
 from dovetail.model.errors import CheckpointError
 
 MAX_NAME_BYTES = 1024
@@ -37,7 +36,7 @@ class Verifier:
 
     def text(self) -> str:
         """The C2SP form `name+key id+key`, as stored in trust files."""
-        key = base64.b64encode(_ED25519 + self.public_key).decode()
+        key = encode_base64(_ED25519 + self.public_key)
         return f"{self.name}+{self.key_id.hex()}+{key}"
 
     def verify(self, signature: bytes, body: bytes) -> None:
@@ -55,9 +54,9 @@ def parse_verifier(text: str) -> Verifier:
         raise CheckpointError("a verifier key has the form name+id+key")
     name, key_id, key = parts
     try:
-        decoded = base64.b64decode(key, validate=True)
-    except (binascii.Error, ValueError):
-        raise CheckpointError(f"the key of {name[:80]!r} is not base64") from None
+        decoded = parse_base64(key)
+    except ValueError as error:
+        raise CheckpointError(f"the key of {name[:80]!r} {error}") from None
     if len(decoded) != 33 or decoded[:1] != _ED25519:
         raise CheckpointError(f"the key of {name[:80]!r} is not an Ed25519 key")
     verifier = Verifier(check_name(name), decoded[1:])

@@ -12,7 +12,6 @@ signature is verified, even if the reader does not know the witness.
 
 from __future__ import annotations
 
-import binascii
 import functools
 import hashlib
 import struct
@@ -22,6 +21,7 @@ from dataclasses import dataclass
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+from dovetail.model.canonical_base64 import encode_base64, parse_base64
 from dovetail.model.errors import CheckpointError, ReceiptError
 from dovetail.tlog.checkpoint import Checkpoint, parse_checkpoint
 from dovetail.tlog.keys import Signer, Verifier, check_name
@@ -195,18 +195,9 @@ def _key_id(verifier: Verifier, kind: int) -> bytes:
     return hashlib.sha256(verifier.name.encode() + b"\n" + bytes([kind]) + verifier.public_key).digest()[:_KEY_ID_BYTES]
 
 
-def encode_base64(data: bytes) -> str:
-    """Encode canonically."""
-    return binascii.b2a_base64(data, newline=False).decode()
-
-
 def decode_base64(text: str, what: str) -> bytes:
     """Decode; only the canonical encoding is accepted."""
     try:
-        data = binascii.a2b_base64(text, strict_mode=True)
-    except ValueError:
-        raise ReceiptError(f"form: {what} is not base64") from None
-    # strict decoding still accepts any value of the unused bits in the last character
-    if encode_base64(data[len(data) // 3 * 3 :]) != text[len(data) // 3 * 4 :]:
-        raise ReceiptError(f"form: {what} is not in canonical base64")
-    return data
+        return parse_base64(text)
+    except ValueError as error:
+        raise ReceiptError(f"form: {what} {error}") from None

@@ -13,7 +13,8 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from dovetail.won.signing import PublicKey, SigningKey, decode_base64, encode_base64
+from dovetail.model.canonical_base64 import encode_base64
+from dovetail.won.signing import PublicKey, SigningKey, decode_base64
 
 MAX_HEADER_CHARS = 4096
 _SIGNATURE_BYTES = 64

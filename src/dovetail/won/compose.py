@@ -8,6 +8,7 @@ from typing import Protocol
 import pyoxigraph as ox
 
 from dovetail.model.address import address_of, won_uri
+from dovetail.model.canonical_base64 import encode_base64
 from dovetail.model.errors import LocalProtocolError, RemoteProtocolError
 from dovetail.won import vocabulary as v
 from dovetail.won.canonical import (
@@ -20,7 +21,7 @@ from dovetail.won.canonical import (
     split_lines,
 )
 from dovetail.won.message import Message, assemble, check_size
-from dovetail.won.signing import PublicKey, SigningKey, encode_base64, key_quads, sign_digest
+from dovetail.won.signing import PublicKey, SigningKey, key_quads, sign_digest
 from dovetail.won.vocabulary import Direction, MessageType
 
 MAX_CONTENT_BYTES = 512 * 1024

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Final
 
 from dovetail.model.address import ADDRESS_BYTES, Address, address_of, won_uri
+from dovetail.model.canonical_base64 import encode_base64
 from dovetail.model.errors import RemoteProtocolError
 from dovetail.model.fabric import (
     Agreement,
@@ -31,7 +32,6 @@ from dovetail.won.signing import (
     SIGNATURE_DOMAIN,
     PublicKey,
     decode_base64,
-    encode_base64,
     expected_signer,
     extract_keys,
 )

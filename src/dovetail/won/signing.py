@@ -6,13 +6,13 @@ placeholder. So the address is not part of what is signed, and the signature is 
 
 from __future__ import annotations
 
-import binascii
 import hashlib
 from collections.abc import Iterable
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from dovetail.model.canonical_base64 import encode_base64, parse_base64
 from dovetail.model.errors import RemoteProtocolError
 from dovetail.model.hop import Reason
 from dovetail.won import vocabulary as v
@@ -70,18 +70,13 @@ class SigningKey:
         return self._key.sign(data)
 
 
-def encode_base64(data: bytes) -> str:
-    """Standard base64 text."""
-    return binascii.b2a_base64(data, newline=False).decode()
-
-
 def decode_base64(text: str, size: int) -> bytes | None:
     """Decode `size` bytes from their one canonical base64 text; None for anything else."""
     try:
-        data = binascii.a2b_base64(text, strict_mode=True)
+        data = parse_base64(text)
     except ValueError:
         return None
-    return data if len(data) == size and encode_base64(data) == text else None
+    return data if len(data) == size else None
 
 
 def sign_digest(key: SigningKey, digest: bytes) -> str:
