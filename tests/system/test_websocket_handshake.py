@@ -11,6 +11,7 @@ import warnings
 import pytest
 from aiofastnet.ssl_transport import SSLTransport_Socket
 
+from counting import count_calls
 from dovetail.keys import CertificateKind, Names
 from dovetail.model.errors import ConnectFailed
 from dovetail.runtime.acceptor import Acceptor, HandshakeLimits, host_of
@@ -280,6 +281,25 @@ def test_where_too_many_shake_hands_the_address_with_most_of_them_gives_way():
             assert not any(reader.at_eof() for reader in (other, *(each for each, _ in crowd[3:])))
 
     asyncio.run(scenario())
+
+
+def test_making_room_costs_the_same_however_many_addresses_there_are():
+    """A host may have 65,536 networks of 64 bits."""
+
+    async def cost(hosts: int) -> int:
+        async def greet(*_: object) -> None: ...
+
+        acceptor = Acceptor(greet, HandshakeLimits())
+        for number in range(hosts):
+            acceptor._remember(asyncio.ensure_future(asyncio.sleep(60)), f"2001:db8:{number:x}::/64", 0.0)
+        calls = count_calls(acceptor._make_room)
+        left = [*acceptor._handshakes]
+        for task in left:
+            task.cancel()
+        assert len(left) == hosts - 1
+        return calls
+
+    assert asyncio.run(cost(300)) == asyncio.run(cost(3))
 
 
 def test_whoever_waits_for_the_rate_is_served_after_all(tmp_path):

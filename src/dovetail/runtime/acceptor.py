@@ -60,8 +60,11 @@ class Acceptor:
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._sockets: list[socket.socket] = []
-        self._handshakes: dict[asyncio.Task[None], float] = {}
+        self._handshakes: dict[asyncio.Task[None], tuple[float, str]] = {}
         self._by_host: dict[str, dict[asyncio.Task[None], None]] = {}
+        self._hosts_by_count: dict[
+            int, dict[str, None]
+        ] = {}  # finds the host with most of them, however many there are
         self._tls: dict[asyncio.Task[None], float] = {}
         self._is_accepting = False
         self._last_turn = 0.0
@@ -163,7 +166,7 @@ class Acceptor:
         for _ in range(ACCEPTS_PER_TURN):
             is_full = len(self._handshakes) >= self._limits.at_once
             if is_full:
-                grace_s = next(iter(self._handshakes.values())) + self._limits.grace_s - now
+                grace_s = next(iter(self._handshakes.values()))[0] + self._limits.grace_s - now
                 if grace_s > 0:
                     self._pause(grace_s)
                     return
@@ -177,15 +180,14 @@ class Acceptor:
                 return
             accepted.setblocking(False)
             if is_full:
-                self._drop_oldest(self._by_host[max(self._by_host, key=lambda host: len(self._by_host[host]))])
+                self._make_room()
             host = host_of(address)
             task = self._loop.create_task(self._shake_hands(accepted, address, host))
-            self._handshakes[task] = now
-            self._by_host.setdefault(host, {})[task] = None
+            self._remember(task, host, now)
             task.add_done_callback(partial(self._finish, accepted, address))
 
     def _finish(self, accepted: socket.socket, address: Any, task: asyncio.Task[None]) -> None:
-        self._forget(task, host_of(address))
+        self._forget(task)
         self._set_accepting(True)
         if task.cancelled():  # before it started
             accepted.close()
@@ -208,14 +210,34 @@ class Acceptor:
         self._forget(oldest)
         oldest.cancel()
 
-    def _forget(self, task: asyncio.Task[None], host: str | None = None) -> None:
-        self._handshakes.pop(task, None)
+    def _make_room(self) -> None:
+        """Drop the oldest handshake of the host that has most of them."""
+        host = next(iter(self._hosts_by_count[max(self._hosts_by_count)]))
+        self._drop_oldest(self._by_host[host])
+
+    def _remember(self, task: asyncio.Task[None], host: str, now: float) -> None:
+        self._handshakes[task] = now, host
+        tasks = self._by_host.setdefault(host, {})
+        tasks[task] = None
+        self._recount(host, len(tasks) - 1, len(tasks))
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
         self._tls.pop(task, None)
-        for each in [host] if host is not None else list(self._by_host):
-            tasks = self._by_host.get(each, {})
-            tasks.pop(task, None)
+        if task in self._handshakes:
+            _, host = self._handshakes.pop(task)
+            tasks = self._by_host[host]
+            del tasks[task]
+            self._recount(host, len(tasks) + 1, len(tasks))
             if not tasks:
-                self._by_host.pop(each, None)
+                del self._by_host[host]
+
+    def _recount(self, host: str, before: int, after: int) -> None:
+        if before:
+            del self._hosts_by_count[before][host]
+            if not self._hosts_by_count[before]:
+                del self._hosts_by_count[before]
+        if after:
+            self._hosts_by_count.setdefault(after, {})[host] = None
 
     def _drop(self, address: Any) -> None:
         if self._sockets:
