@@ -28,7 +28,7 @@ from dovetail.won.keys import read_key_document
 from dovetail.won.message import Message as WireMessage
 from dovetail.won.message import decode_message
 from dovetail.won.owner import Owner
-from dovetail.won.vocabulary import NODE_PATH, MessageType, check_socket_uri
+from dovetail.won.vocabulary import NODE_PATH, MessageType, check_socket_uri, node_of_atom
 
 DEFAULT_SOCKET = "chat"
 
@@ -113,7 +113,7 @@ class WonClient(Receiving):
     ) -> WonClient:
         """A further client of the atom whose owner's directory is `first`, with the same key in `home`."""
         known = OwnerHome(Path(first))
-        await check_node(_node_of(known.file.atom), known.file.authority, timeout, wait)
+        await check_node(node_of_atom(known.file.atom), known.file.authority, timeout, wait)
         made = OwnerHome.create(Path(home), known.file, known.private_key)
         return cls(made.directory, wait=wait, timeout=timeout)
 
@@ -130,7 +130,7 @@ class WonClient(Receiving):
     @property
     def node(self) -> str:
         """The node's URI."""
-        return _node_of(self.atom)
+        return node_of_atom(self.atom)
 
     async def __aenter__(self) -> Self:
         await check_node(self.node, self._home.file.authority, self._timeout_s, self._wait_s)
@@ -329,10 +329,6 @@ def check_target(socket: str) -> None:
 def _atom_file(atom: str, sockets: Sequence[str], authority: Path | str | None) -> AtomFile:
     ca = None if authority is None else str(Path(authority).absolute())
     return AtomFile(atom, tuple(f"{atom}#{each}" for each in sockets), ca)
-
-
-def _node_of(atom: str) -> str:
-    return atom.partition("/atom/")[0]
 
 
 async def check_node(node: str, authority: str | None, timeout_s: float, wait_s: float = 0) -> None:
