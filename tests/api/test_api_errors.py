@@ -19,6 +19,12 @@ def site():
 
 
 @pytest.fixture(scope="module")
+def whole_site():
+    with dovetail.local("pcp", "won", "swarm") as site:
+        yield site
+
+
+@pytest.fixture(scope="module")
 def place(tmp_path_factory, site):
     """A directory with garbage, an empty directory, tables, and a message that was sent."""
     place = tmp_path_factory.mktemp("place")
@@ -165,10 +171,25 @@ def test_without_what_it_needs(site, place, name, tmp_path, monkeypatch):
     assert raised.value.retriable is (kind is dovetail.ConnectFailed or name == "port in use")
 
 
+ATOM = "http://127.0.0.1:1/won/resource/atom/ben#chat"
+ENDLESS: list[object] = []
+ENDLESS.append(ENDLESS)
 CONNECTED = {
     "target": (ANN, lambda ann: ann.send("nobody", "x"), dovetail.UsageError),
     "data": (ANN, lambda ann: ann.send(ANN, object()), dovetail.UsageError),
     "lifetime": (ANN, lambda ann: ann.send(ANN, "x", ttl=-1), dovetail.UsageError),
+    "lifetime that is no number": (ANN, lambda ann: ann.send(ANN, "x", ttl=float("nan")), dovetail.UsageError),
+    "lifetime without end": (ANN, lambda ann: ann.send(ANN, "x", ttl=float("inf")), dovetail.UsageError),
+    "lifetime beyond all dates": (ANN, lambda ann: ann.request(ANN, "x", ttl=1e12), dovetail.UsageError),
+    "no text": (ANN, lambda ann: ann.send(ANN, "\ud800"), dovetail.UsageError),
+    "data without end": (ANN, lambda ann: ann.send(ANN, ENDLESS), dovetail.UsageError),
+    "no text for a node": ("won:ann", lambda ann: ann.send(ATOM, "\ud800"), dovetail.UsageError),
+    "own socket": ("won:ann", lambda ann: ann.send(ATOM, "x", socket="a b"), dovetail.UsageError),
+    "socket": ("won:ann", lambda ann: ann.open(f"{ATOM}<"), dovetail.UsageError),
+    "new sockets": ("won:ann", lambda ann: ann.replace(sockets=["a", ""]), dovetail.UsageError),
+    "too long": ("won:ann", lambda ann: ann.send(ATOM, "x" * 1_000_000), dovetail.DovetailError),
+    "description": ("won:ann", lambda ann: ann.replace(content=b"<"), dovetail.DovetailError),
+    "no text for a peer": ("swarm:ann", lambda ann: ann.publish("\ud800"), dovetail.UsageError),
     "no target": (ANN, lambda ann: ann.send([], "x"), dovetail.UsageError),
     "nobody there": (ANN, lambda ann: ann.request("pcp://b/agent", "x"), dovetail.NotDelivered),
     "asked": (ANN, lambda ann: ann.request("b", "x"), dovetail.UsageError),
@@ -182,11 +203,11 @@ CONNECTED = {
 
 
 @pytest.mark.parametrize("name", CONNECTED)
-def test_a_connected_client_says_what_it_does_not_take(site, name):
+def test_a_connected_client_says_what_it_does_not_take(whole_site, name):
     identity, call, kind = CONNECTED[name]
 
     async def work():
-        async with site.connect(identity) as client:
+        async with whole_site.connect(identity) as client:
             with pytest.raises(kind) as raised:
                 (await call(client)).raise_for_outcome()
             return raised.value

@@ -30,6 +30,8 @@ _OUTCOMES: dict[FailureKind, Outcome] = {
     FailureKind.TIMED_OUT: "unknown",
     FailureKind.DISCONNECTED: "unknown",
 }
+MAX_TTL_S = 1e9
+"""Longest lifetime of a message: about 30 years."""
 _ABSENT = "is not connected"
 _NO_REPORT = "the broker did not say, within its lifetime, whom it goes to"
 
@@ -237,8 +239,8 @@ class PcpClient(Receiving):
         *,
         wants_reply: bool = False,
     ) -> AsyncIterator[Posted]:
-        if ttl <= 0:
-            raise UsageError(f"a lifetime of {ttl:g} s, expected more than 0")
+        if not 0 < ttl <= MAX_TTL_S:
+            raise UsageError(f"a lifetime of {ttl:g} s, expected more than 0 and at most {MAX_TTL_S:g}")
         targets = [to] if isinstance(to, str) else list(to)
         if not targets:
             raise UsageError("no recipient is named")
@@ -257,7 +259,7 @@ class PcpClient(Receiving):
                 posted = await stack.enter_async_context(posting)
             except TimeoutError:
                 raise ConnectFailed(self.url, f"was not connected for {ttl:g} s; nothing was sent") from None
-            except TypeError as error:
+            except (TypeError, UnicodeEncodeError, RecursionError) as error:
                 raise UsageError(f"the data cannot be written as JSON: {error}") from None
             yield posted
 

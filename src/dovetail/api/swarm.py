@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, Protocol, Self
 import msgspec
 
 from dovetail.api.receiving import Receiving
-from dovetail.api.values import Message, Sent, moment
+from dovetail.api.values import Message, Sent, is_utf8, moment
 from dovetail.model.errors import Closed, ConnectFailed, DovetailError, Missed, TimedOut, UsageError
 from dovetail.model.times import to_us
 from dovetail.runtime.clock import now_us
@@ -307,6 +307,8 @@ class _SocketDoor:
 
 def check_payload(data: bytes | str) -> bytes:
     """The bytes of a payload; raises UsageError if it is too large for a message."""
+    if isinstance(data, str) and not is_utf8(data):
+        raise UsageError("the text cannot be encoded in UTF-8")
     payload = data.encode() if isinstance(data, str) else data
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise UsageError(f"a payload of {len(payload)} bytes, expected at most {MAX_PAYLOAD_BYTES}")

@@ -104,6 +104,15 @@ class TLS:
     authority: str | None = None
 
 
+def is_utf8(text: str) -> bool:
+    """True if text can be encoded: it has no lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def moment(at_us: int) -> dt.datetime:
     """A Dovetail time, microseconds since 1970, as a datetime."""
     return dt.datetime.fromtimestamp(at_us / 1_000_000, dt.UTC)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from dovetail.api.receiving import Receiving
-from dovetail.api.values import Message, Outcome, Sent, moment
+from dovetail.api.values import Message, Outcome, Sent, is_utf8, moment
 from dovetail.model.address import parse_address, parse_prefix
 from dovetail.model.errors import Closed, ConnectFailed, DovetailError, RemoteProtocolError, UsageError
 from dovetail.runtime.http import probe
@@ -31,6 +32,7 @@ from dovetail.won.owner import Owner
 from dovetail.won.vocabulary import NODE_PATH, MessageType, check_socket_uri, node_of_atom
 
 DEFAULT_SOCKET = "chat"
+_NO_URI = re.compile(r'[\x00-\x20<>"{}|\\^`\ud800-\udfff]')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +176,7 @@ class WonClient(Receiving):
 
         Partners are notified; connections of removed sockets are closed.
         """
-        named = self.sockets if sockets is None else tuple(f"{self.atom}#{each}" for each in sockets)
+        named = self.sockets if sockets is None else _socket_uris(self.atom, sockets)
         description = read_description(content, self.atom) if content is not None else ()
         sent = await self._act(lambda owner, now: owner.replace(named, now, description))
         if sent.ok and sent.is_final:
@@ -280,8 +282,11 @@ class WonClient(Receiving):
     ) -> Sent:
         if text is not None and not isinstance(text, str):
             raise UsageError(f"won carries text, got {type(text).__name__}")
-        check_target(to)
+        if text is not None and not is_utf8(text):
+            raise UsageError("the text cannot be encoded in UTF-8")
         own = f"{self.atom}#{socket}"
+        check_target(to)
+        check_target(own)
         return await self._act(lambda owner, now: owner.send_message(kind, own, to, now, text, forward))
 
     async def _next_message(self) -> Message | None:
@@ -324,11 +329,20 @@ def check_target(socket: str) -> None:
         check_socket_uri(socket)
     except RemoteProtocolError as error:
         raise UsageError(error.detail) from None
+    if _NO_URI.search(socket):
+        raise UsageError(f"socket {socket[:200]!r} has characters that no URI has")
 
 
 def _atom_file(atom: str, sockets: Sequence[str], authority: Path | str | None) -> AtomFile:
     ca = None if authority is None else str(Path(authority).absolute())
-    return AtomFile(atom, tuple(f"{atom}#{each}" for each in sockets), ca)
+    return AtomFile(atom, _socket_uris(atom, sockets), ca)
+
+
+def _socket_uris(atom: str, names: Sequence[str]) -> tuple[str, ...]:
+    uris = tuple(f"{atom}#{name}" for name in names)
+    for uri in uris:
+        check_target(uri)
+    return uris
 
 
 async def check_node(node: str, authority: str | None, timeout_s: float, wait_s: float = 0) -> None:
