@@ -77,9 +77,14 @@ class PcpSettings(LinkMemory, msgspec.Struct, frozen=True, kw_only=True, forbid_
     )
     event_loop: Annotated[Literal["asyncio", "uvloop"], Meta(description="uvloop must be installed")] = "asyncio"
     access_log: Annotated[bool, Meta(description="one line per message at INFO")] = True
-    restore_hops: Annotated[int, Meta(description="hops at the journal's end that are read at start-up", ge=0)] = (
-        1_000_000
-    )
+    restore_hops: Annotated[
+        int,
+        Meta(
+            description="hops at the end of the journal that are read at start-up; messages accepted earlier are not"
+            " delivered again, and the audit reports those without an outcome",
+            ge=0,
+        ),
+    ] = 1_000_000
     max_message_bytes: Annotated[Bytes, Meta(description="larger messages are refused", le=2**31 - 1)] = (
         64 * 1024 * 1024
     )
