@@ -296,8 +296,11 @@ def test_owners_do_not_wait_for_a_clock_that_was_set_back():
     assert pair.state(pair.alice, message) is ChainState.COMPLETE
 
 
-def test_node_that_writes_to_us_is_tried_soon():
-    pair = Pair().connect()
+@pytest.mark.parametrize("dead", [0, 60])
+def test_node_that_writes_to_us_is_tried_soon(dead):
+    pair = Pair(WonSettings(max_retries_per_s=1, max_retry_ms=20_000)).connect()
+    for number in range(dead):
+        connect_to(pair, number)
     cut_off(pair)
     message = pair.say()
     pair.world.pass_time(3_600)

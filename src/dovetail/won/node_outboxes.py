@@ -82,7 +82,7 @@ class NodeOutboxes:
         box = self._boxes.get(node)
         if box is not None:
             box.hurry(now)
-            self._set_timer(box)
+            self._flush(box, now)
 
     def status(self, now: int) -> list[QueueStatus]:
         """The queue of each destination."""
@@ -206,7 +206,7 @@ class NodeOutboxes:
         self._set_timer(box)
 
     def _wait_for_dial(self, box: Outbox) -> None:
-        level = min(box.attempts, _MAX_LEVEL)
+        level = 0 if box.is_alive else min(box.attempts, _MAX_LEVEL)
         if box.node not in self._by_attempts[level]:
             self._leave_queues(box)
             self._by_attempts[level][box.node] = None

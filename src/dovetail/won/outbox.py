@@ -30,6 +30,8 @@ class Outbox:
         self.is_open = False
         self.attempts = 0
         self.retry_at: int | None = None
+        self.is_alive = False
+        """It wrote to us after the last attempt, which is worth another one."""
         self._settings = settings
         self._added = 0
         # Ordered, and fast at the front: a plain dict would have to skip the entries deleted there.
@@ -101,7 +103,7 @@ class Outbox:
     def lost(self, now: int, jitter: float) -> None:
         """The link broke or could not be opened: all unanswered messages are queued again, in their original order."""
         self.link = None
-        self.is_open = False
+        self.is_open = self.is_alive = False
         for uri in sorted(self._under_way, key=self._numbers.__getitem__, reverse=True):
             self._waiting[uri] = None
             self._waiting.move_to_end(uri, last=False)
@@ -112,12 +114,16 @@ class Outbox:
 
     def handle_clock_step(self, now: int) -> None:
         """The clock was set back: times recorded by the wrong clock are replaced."""
-        self.hurry(now)
+        self._shorten_pause(now)
         for uri, sent in self._under_way.items():
             self._under_way[uri] = min(sent, now)
 
     def hurry(self, now: int) -> None:
         """The node showed signs of life: shorten the pause before the next attempt."""
+        self.is_alive = True
+        self._shorten_pause(now)
+
+    def _shorten_pause(self, now: int) -> None:
         if self.retry_at is not None:
             self.retry_at = min(self.retry_at, now + self._settings.retry_ms * 1000)
 
