@@ -18,7 +18,7 @@ PURE_IMPORTS = {
 """All that a core may import: no clocks, files, sockets, threads, processes or randomness."""
 PURE_EXCEPTIONS = {"dovetail.swarm.pow_llvm": {"ctypes", "llvmlite"}}
 IMPURE_NAMES = {"open", "input", "print", "exec", "eval", "import_module", "__import__"}
-IMPURE_ATTRIBUTES = {"now", "utcnow", "today", "uuid1", "uuid4", "generate"}
+IMPURE_ATTRIBUTES = {"now", "utcnow", "today", "uuid1", "uuid4", "generate", "Store"}
 """Impure calls of modules that a core may import."""
 
 GENERAL = ("keys", "tlog", "journal", "lake", "receipt", "otel", "audit", "report", "dashboard")
@@ -61,13 +61,49 @@ def test_every_package_has_its_layer():
 
 @pytest.mark.parametrize("module", [name for name in MODULES if graph.package_of(name) in LAYER])
 def test_imports_point_left(module):
+    assert not imports_to_the_right(module, module_graph())
+
+
+def imports_to_the_right(module, whole):
     package = graph.package_of(module)
-    wrong = {
+    return {
         other
-        for other in module_graph()[module]
+        for other in whole[module]
         if (target := graph.package_of(other)) not in ("", package) and LAYER[target] >= LAYER[package]
     }
-    assert not wrong
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("import dovetail.audit.b", "from dovetail.audit import b", "from dovetail.audit.b import name"),
+        *("def f():\n    from dovetail.audit import b", "if TYPE_CHECKING:\n    from dovetail.audit.b import Name"),
+        *(
+            "from ..audit import b",
+            "from ..audit.b import name",
+            "from .. import audit",
+            "import_module('dovetail.audit.b')",
+        ),
+    ],
+)
+def test_an_import_to_the_right_is_found(line, tmp_path):
+    write_modules(tmp_path, {"journal.a": line, "audit.b": "from dovetail.journal import a", "audit": ""})
+    whole = graph.module_graph(tmp_path)
+    assert imports_to_the_right("dovetail.journal.a", whole)
+    assert not imports_to_the_right("dovetail.audit.b", whole)
+
+
+def test_cores_that_import_each_other_are_found(tmp_path):
+    write_modules(tmp_path, {"pcp.a": "from dovetail.won.b import name", "won.b": ""})
+    assert imports_to_the_right("dovetail.pcp.a", graph.module_graph(tmp_path)) == {"dovetail.won.b"}
+
+
+def write_modules(source, modules):
+    for name, text in modules.items():
+        path = source.joinpath("dovetail", *name.split("."))
+        path = path / "__init__.py" if "." not in name else path.with_suffix(".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
 
 
 def test_no_module_imports_itself_in_a_circle():
@@ -246,3 +282,14 @@ def test_a_circle_is_found():
     circle = {"a": frozenset("b"), "b": frozenset("c"), "c": frozenset("b")}
     assert graph.find_cycles(circle) == [frozenset("bc")]
     assert graph.find_cycles({"a": frozenset("b"), "b": frozenset()}) == []
+
+
+def test_a_circle_of_lazy_and_type_only_imports_is_found(tmp_path):
+    modules = {
+        "pcp.a": "if TYPE_CHECKING:\n    from dovetail.pcp.b import Name",
+        "pcp.b": "def f():\n    from dovetail.pcp import c",
+        "pcp.c": "from .a import name",
+        "pcp.d": "from .a import name",
+    }
+    write_modules(tmp_path, modules)
+    assert graph.find_cycles(graph.module_graph(tmp_path)) == [frozenset(f"dovetail.pcp.{name}" for name in "abc")]
