@@ -12,6 +12,8 @@ from dovetail.cli.receipt_input import choose_sources
 
 if TYPE_CHECKING:
     from dovetail.receipt.witness_memory import Witnessed
+    from dovetail.report.numbers import Numbers
+    from dovetail.report.receipts import Origins
 
 app = typer.Typer(help="One page that shows what an audit found; works offline.")
 
@@ -73,19 +75,25 @@ def report(
     source = Tables.open(root)
     numbers = take_numbers(source, _read_cosigned(cosigned, trust or []))
     if out is not None:
-        from dovetail.lake.location import is_url
         from dovetail.report.page import write_page
-        from dovetail.report.receipts import Origins
 
-        audited = numbers.lake if is_url(numbers.lake) or Path(numbers.lake or "/dev/null").is_dir() else None
-        found, lake = choose_sources(journals, lake)
-        origins = Origins(journals=found, lake=lake or audited)
+        origins = _choose_origins(numbers, journals, lake)
         size = write_page(source, numbers, out, max_findings=max_findings, origins=origins, with_receipts=with_receipts)
         say(f"wrote {out} ({size:,} bytes)")
     if as_json:
         print_json(numbers)
     else:
         print_text("".join(f"{escape(line)}\n" for line in write_summary(numbers)))
+
+
+def _choose_origins(numbers: Numbers, journals: list[Path] | None, lake: str | None) -> Origins:
+    """Where receipts are built from: what is given, or known to the context; else the lake that was audited."""
+    from dovetail.lake.location import is_url
+    from dovetail.report.receipts import Origins
+
+    audited = numbers.lake if is_url(numbers.lake) or Path(numbers.lake or "/dev/null").is_dir() else None
+    found, given = choose_sources(journals, lake)
+    return Origins(journals=found, lake=given or audited)
 
 
 def _read_cosigned(folder: Path | None, trust: list[Path]) -> dict[str, Witnessed]:
