@@ -72,7 +72,7 @@ def test_text_for_people_has_names_in_front_and_is_escaped(streams):
     out, err = streams
     transcript = Transcript(is_json=False, out=out, err=err)
     transcript.changed("pcp/a", State.RUNNING, "port 1")
-    transcript.became_well(1)
+    transcript.became_healthy(1)
     transcript.wrote("pcp/a", "a\x1b[2Jb", is_error=True)
     transcript.wrote("audit", "error lost", is_error=False)
     told, well, line = err.getvalue().splitlines()

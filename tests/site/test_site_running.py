@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 from prometheus_client.core import GaugeMetricFamily
 
-from dovetail.runtime.server_health import WARN_CERTIFICATE_S, is_well, judge_certificates
+from dovetail.runtime.server_health import WARN_CERTIFICATE_S, is_healthy, judge_certificates
 from dovetail.site.doctor import Status
 from dovetail.site.running import SiteHealth, ask_health, check_running, is_stopped
 
@@ -31,7 +31,7 @@ NOW = 1_800_000_000
 )
 def test_certificates_are_part_of_the_health(health, expiries, expected, well):
     said = judge_certificates(health, expiries, NOW)
-    assert (said, is_well(said)) == (expected, well)
+    assert (said, is_healthy(said)) == (expected, well)
 
 
 @pytest.fixture

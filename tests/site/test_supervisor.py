@@ -30,7 +30,7 @@ class Record(Listener):
         self.changes.append((name, state, detail))
         self._look()
 
-    def became_well(self, count: int) -> None:
+    def became_healthy(self, count: int) -> None:
         self.well.append(count)
 
     def wrote(self, name: str, line: str, *, is_error: bool) -> None:

@@ -29,7 +29,7 @@ class Transcript(Listener):
         else:
             self._write(self._err, f"{_now()} {name}: {state}" + (f": {escape(detail)}" if detail else ""))
 
-    def became_well(self, count: int) -> None:
+    def became_healthy(self, count: int) -> None:
         """Write one line in text mode; a reader of JSON can count for itself."""
         if not self._is_json:
             self._write(self._err, f"{_now()} all {count} processes run; Ctrl-C or SIGTERM stops them")

@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 from dovetail import __version__, fast
 from dovetail.runtime.http import Reply
 from dovetail.runtime.listening import listening
-from dovetail.runtime.server_health import is_well
+from dovetail.runtime.server_health import is_healthy
 
 MAX_REQUEST_BYTES = 8_192
 MAX_CONNECTIONS = 64
@@ -58,7 +58,7 @@ class _HealthOf(Collector):
         self._health = health
 
     def collect(self) -> Iterator[Metric]:
-        value = int(is_well(self._health()))
+        value = int(is_healthy(self._health()))
         yield GaugeMetricFamily("dovetail_healthy", "1 if /healthz answers 200, otherwise 0.", value=value)
 
 
@@ -117,7 +117,7 @@ class MetricsServer:
             reply = Reply(200, generate_latest(self._registry), CONTENT_TYPE_LATEST)
         elif path == b"/healthz":
             health = self._health()
-            reply = Reply(200 if is_well(health) else 503, health.encode() + b"\n")
+            reply = Reply(200 if is_healthy(health) else 503, health.encode() + b"\n")
         else:
             reply = Reply(404, b"there are /metrics and /healthz\n")
         return reply.encode(is_head=method == b"HEAD")

@@ -15,14 +15,14 @@ WARN_CERTIFICATE_S = 14 * 86_400
 """A certificate that expires sooner is named."""
 
 
-def is_well(health: str) -> bool:
+def is_healthy(health: str) -> bool:
     """True if a server works, though perhaps not for long."""
     return health == OK or health.startswith(f"{OK}, but ")
 
 
 def add_remarks(health: str, remarks: Sequence[str]) -> str:
     """The health of a working server, with remarks on what will fail soon."""
-    if not remarks or not is_well(health):
+    if not remarks or not is_healthy(health):
         return health
     return f"{health}{', but' if health == OK else ';'} {'; '.join(remarks)}"
 

@@ -24,7 +24,7 @@ from dovetail.runtime.link_metrics import LinkCollector
 from dovetail.runtime.loop import stop_event, wait_unless_failed
 from dovetail.runtime.metrics import MetricsServer
 from dovetail.runtime.process_memory import keep_memory
-from dovetail.runtime.server_health import add_remarks, is_well, judge_certificates
+from dovetail.runtime.server_health import add_remarks, is_healthy, judge_certificates
 from dovetail.runtime.tls import ClientTls, ServerTls
 from dovetail.runtime.websocket import Accept, Request, listen
 from dovetail.runtime.won_links import LIMITS, WonLinks
@@ -142,7 +142,7 @@ class NodeServer:
     def health(self) -> str:
         """Whether the node accepts messages and makes them durable, and which nodes it has not reached for long."""
         health = judge_certificates(self.driver.health, self._expiries())
-        waiting = self.node.queues(now_us()) if is_well(health) else ()
+        waiting = self.node.queues(now_us()) if is_healthy(health) else ()
         late = sorted((queue for queue in waiting if queue.oldest_ms > LATE_MS), key=lambda queue: -queue.oldest_ms)
         remarks = [f"{queue.node} has not been reached for {queue.oldest_ms // 1000} s" for queue in late[:MAX_NAMED]]
         if len(late) > MAX_NAMED:

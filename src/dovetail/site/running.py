@@ -12,7 +12,7 @@ from pathlib import Path
 
 from prometheus_client.metrics_core import Metric
 
-from dovetail.runtime.server_health import OK, add_remarks, is_well
+from dovetail.runtime.server_health import OK, add_remarks, is_healthy
 from dovetail.site.doctor.finding import Finding, fail, ok, warn
 from dovetail.site.servers import Site
 
@@ -31,7 +31,7 @@ def ask_health(url: str) -> str:
     try:
         with urllib.request.urlopen(url, timeout=ASK_TIMEOUT_S) as answer:  # noqa: S310 - always http:
             text: str = answer.read(MAX_ANSWER_BYTES).decode(errors="replace").strip()
-            return text if is_well(text) else f"answers {text[:80]!r}, which is not a health status of Dovetail"
+            return text if is_healthy(text) else f"answers {text[:80]!r}, which is not a health status of Dovetail"
     except urllib.error.HTTPError as error:
         with error:
             return error.read(MAX_ANSWER_BYTES).decode(errors="replace").strip() or f"answers {error.code}"
@@ -60,7 +60,7 @@ def check_running(site: Site) -> Iterator[Finding]:
         health = ask_health(url)
         if health == OK:
             yield ok(name, OK)
-        elif is_well(health):
+        elif is_healthy(health):
             yield warn(name, health.removeprefix(f"{OK}, but "), "see the runbook in how-to/runbook.md")
         else:
             yield fail(name, health, "see the runbook in how-to/runbook.md")
@@ -110,7 +110,7 @@ class SiteHealth:
             if name not in running:
                 continue  # the supervisor reports this itself
             health = ask_health(url)
-            if not is_well(health):
+            if not is_healthy(health):
                 troubles.append(f"{name}: {health}")
             elif health != OK:
                 warnings.append(f"{name}: {health.removeprefix(f'{OK}, but ')}")

@@ -84,7 +84,7 @@ class Listener:
     def changed(self, name: str, state: State, detail: str) -> None:
         """A process changed to this state."""
 
-    def became_well(self, count: int) -> None:
+    def became_healthy(self, count: int) -> None:
         """All `count` processes work now, and before this moment not all did."""
 
     def wrote(self, name: str, line: str, *, is_error: bool) -> None:
@@ -317,7 +317,7 @@ class Supervisor:
         child.state, child.detail = state, detail
         self._listener.changed(child.plan.name, state, detail)
         if all(each.state is State.RUNNING for each in self._children.values()):
-            self._listener.became_well(len(self._children))
+            self._listener.became_healthy(len(self._children))
 
 
 async def _finish(tasks: Sequence[asyncio.Task[None]]) -> None:
