@@ -28,6 +28,9 @@ SPARK = ("tests/audit/", "tests/properties/test_audit_")
 SETTINGS_OF_TESTS = {"DOVETAIL_FAST", "DOVETAIL_SOAK_SEEDS", "DOVETAIL_SCREENSHOTS"}
 """What whoever runs the tests may set; everything else of theirs stays outside."""
 
+JAVA_OPTIONS = "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+"""Each Java process of a test would verify all classes of Spark again, which takes a second of CPU time or more."""
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """No test sees the contexts or settings of whoever runs it; the processes that it starts do not either."""
@@ -36,6 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
     contexts = tempfile.mkdtemp(prefix="dovetail-tests-")
     config.add_cleanup(lambda: shutil.rmtree(contexts, ignore_errors=True))
     os.environ["DOVETAIL_CONFIG_DIR"] = contexts
+    os.environ["SPARK_SUBMIT_OPTS"] = JAVA_OPTIONS
 
 
 @pytest.fixture(autouse=True)
