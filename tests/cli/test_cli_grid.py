@@ -13,7 +13,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -246,6 +246,27 @@ def test_ctrl_c(grid, name, moment):
         outcome = grid.run(name, grid.words(name), cwd, interrupt=max(2, int(moment * calls)))
     assert outcome.code in (*EXPECTED.get(name, {0, 3}), 130), outcome  # it may have been done before
     assert not [line for line in outcome.err.splitlines() if line.startswith("dovetail: ")] or outcome.code != 130
+
+
+LONG = {("sim run", "--seeds"), ("swarm tail", "--count"), ("sim run", "--duration")}
+"""With a huge number these only run for long."""
+NUMBERS = [
+    (name, parameter.opts[-1])
+    for name, command in COMMANDS.items()
+    for parameter in command.params
+    if parameter.param_type_name == "option" and not parameter.is_flag
+    if {int, float} & set(get_args(kind := parameter.type_descriptor.annotation) or (kind,))
+]
+
+
+@pytest.mark.parametrize(("name", "option"), share((each for each in NUMBERS if each[0] not in SPARK), 0))
+def test_numbers_beyond_all_use(grid, name, option):
+    """Whatever an option's value is, no command ends in an error of Python; `Grid.run` checks that."""
+    for number in ("inf", "1e300", "9" * 30, "-1"):
+        if (name, option) in LONG and number == "9" * 30:
+            continue
+        with grid.directory() as (cwd, _):
+            grid.run(name, [*grid.words(name), option, number], cwd)
 
 
 class Other(socketserver.StreamRequestHandler):

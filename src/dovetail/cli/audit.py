@@ -266,7 +266,7 @@ def list_tables(
 def show(
     table: Annotated[str, typer.Argument(help="The table's name.")],
     source: RunSource,
-    limit: Annotated[int, typer.Option(help="Maximum number of rows (0: no limit).", min=0)] = 20,
+    limit: Annotated[int, typer.Option(help="Maximum number of rows (0: no limit).", min=0, max=1_000_000_000)] = 20,
     where: Annotated[
         list[str] | None,
         typer.Option(metavar="COLUMN=VALUE", help="Only rows with this value; messages by address, id or prefix."),
@@ -326,7 +326,7 @@ def vacuum(
     source: TableSource,
     keep: Annotated[int, typer.Option(help="Number of newest runs to keep.", min=1)] = 10,
     older_than: Annotated[
-        float, typer.Option(metavar="HOURS", help="Also keep runs that ended in the last HOURS.", min=0)
+        float, typer.Option(metavar="HOURS", help="Also keep runs that ended in the last HOURS.", min=0, max=1_000_000)
     ] = 24,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and change nothing.")] = False,
     as_json: AsJson = False,

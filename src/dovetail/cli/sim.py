@@ -43,7 +43,7 @@ def run(
     ] = "none",
     places: Annotated[int, typer.Option(help="Number of simulated processes.", min=1)] = 3,
     duration: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Seconds of virtual time with traffic.", min=0.001)
+        float, typer.Option(metavar="SECONDS", help="Seconds of virtual time with traffic.", min=0.001, max=1e9)
     ] = 10.0,
     loss: Annotated[float, typer.Option(help="Fraction of datagrams lost.", min=0, max=1)] = 0.0,
     out: Annotated[Path | None, typer.Option(help="Keep journals, report and faults here.", metavar="DIR")] = None,

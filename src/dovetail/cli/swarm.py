@@ -66,7 +66,10 @@ def serve(
     purge_interval: Annotated[
         float,
         typer.Option(
-            min=0, metavar="SECONDS", help="Seconds between removals of expired payloads from the journal (0: never)."
+            min=0,
+            max=31_536_000,
+            metavar="SECONDS",
+            help="Seconds between removals of expired payloads from the journal (0: never).",
         ),
     ] = 60.0,
 ) -> None:
