@@ -81,7 +81,7 @@ def test_an_alarm_that_no_fault_explains_is_false(tmp_path, alarm):
     "check", ["delivery.expired", "delivery.overdue", "delivery.no_outcome", "delivery.unreported"]
 )
 def test_a_message_whose_delivery_was_altered_may_look_as_if_it_never_arrived(tmp_path, check):
-    changed = fault(Kind.CHANGED_BYTE, server="pcp://broker/server", file="f", seq=7, touched=(LATE.hex(),))
+    changed = fault(Kind.CHANGED_BYTE, server="pcp://broker/server", file="f", seq=7, tampered=(LATE.hex(),))
     comparison = compared(tmp_path, Ledger(faults=[changed]), findings=[finding(check, LATE)])
     assert comparison.false_alarms == []
 
@@ -125,7 +125,7 @@ def test_what_was_sent_in_good_order_must_have_arrived(tmp_path):
 
 def test_hops_that_were_removed_excuse_their_own_messages_only(tmp_path):
     lost = fault(
-        Kind.REMOVED_FILE, fabric="swarm", server="swarm://x/1", file="f.parquet", seq=0, touched=(address("s").hex(),)
+        Kind.REMOVED_FILE, fabric="swarm", server="swarm://x/1", file="f.parquet", seq=0, tampered=(address("s").hex(),)
     )
     broken = {"check": "integrity.missing_file", "file": "f.parquet", "seq": 0, "detail": "gone"}
     tables = {
@@ -154,7 +154,7 @@ def test_hops_that_were_removed_excuse_their_own_messages_only(tmp_path):
 
 
 def test_an_altered_row_was_all_that_said_that_its_message_arrived(tmp_path):
-    altered = fault(Kind.CHANGED_BYTE, server="pcp://broker/server", file="f", seq=3, touched=(LATE.hex(),))
+    altered = fault(Kind.CHANGED_BYTE, server="pcp://broker/server", file="f", seq=3, tampered=(LATE.hex(),))
     one = {"check": "integrity.altered_row", "file": "f", "seq": 3, "detail": ""}
     rows = [{"server": "pcp://broker/server", "verdict": "broken", "breaks": [one]}]
     alarms = [finding("delivery.expired", LATE), finding("delivery.expired", address("other"))]

@@ -52,7 +52,7 @@ def test_one_byte_of_one_row_is_changed(lake):
         (fault.seq, "pcp://b/agent", "pcp://b/agenx")
     ]
     assert changed[0][0] | {"counterpart": "pcp://b/agenx"} == changed[0][1]
-    assert fault.touched == (changed[0][0]["message"].hex(),)
+    assert fault.tampered == (changed[0][0]["message"].hex(),)
     assert (fault.kind, fault.fabric) == (Kind.CHANGED_BYTE, "pcp")
 
 
@@ -68,12 +68,12 @@ def test_a_file_is_removed_and_its_manifest_stays(lake):
     fault = tamperer(lake).remove_file(SERVER)
     assert rows_of(lake) == []
     assert not (lake / fault.file).exists()
-    assert len(fault.touched) == 8
+    assert len(fault.tampered) == 8
     assert [path.read_bytes() for path in lake.rglob("*.json")] == manifests
 
 
 def test_messages_that_are_spared_stay_as_they_are(lake):
     spared = [f"message {number}".encode() for number in range(8) if number != 5]
-    assert tamperer(lake, spared).change_byte(SERVER).touched == (address_of(b"message 5").hex(),)
+    assert tamperer(lake, spared).change_byte(SERVER).tampered == (address_of(b"message 5").hex(),)
     with pytest.raises(DovetailError, match="nothing that could be tampered with"):
         tamperer(lake, [*spared, b"message 5"]).remove_row(SERVER)

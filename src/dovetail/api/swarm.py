@@ -55,7 +55,7 @@ class _Items(Protocol):
     def close(self) -> None: ...
 
 
-class _Door(Protocol):
+class _PeerAccess(Protocol):
     """How a peer is reached."""
 
     async def publish(self, data: bytes, ttl_epochs: int, progress: Progress | None) -> str: ...
@@ -72,9 +72,11 @@ class SwarmPeer(Receiving):
 
     _ended: ClassVar[str] = "the peer has ended"
 
-    def __init__(self, door: _Door | Path | str, *, _node: SwarmNode | None = None) -> None:
+    def __init__(self, access: _PeerAccess | Path | str, *, _node: SwarmNode | None = None) -> None:
         self._node = _node
-        self._way: _Door = _SocketDoor(_socket_path(Path(door))) if isinstance(door, Path | str) else door
+        self._access: _PeerAccess = (
+            _PeerElsewhere(_socket_path(Path(access))) if isinstance(access, Path | str) else access
+        )
         self._heard: _Items | None = None
         self._is_open = _node is None  # one call to a running peer needs no `async with`
         self._is_begun = False
@@ -93,7 +95,7 @@ class SwarmPeer(Receiving):
         if not isinstance(settings, SwarmSettings):
             settings = load_swarm_settings(Path(settings))
         node = SwarmNode(settings, Path(directory), listen=listen, bootstrap=bootstrap)
-        return cls(_NodeDoor(node), _node=node)
+        return cls(_OwnPeer(node), _node=node)
 
     @property
     def endpoints(self) -> list[str]:
@@ -101,14 +103,14 @@ class SwarmPeer(Receiving):
         return [] if self._node is None else list(self._node.endpoints)
 
     @property
-    def _door(self) -> _Door:
+    def _open_access(self) -> _PeerAccess:
         if not self._is_open:
             raise Closed("the client is not connected: use `async with`")
-        return self._way
+        return self._access
 
     async def linked(self, timeout: float | None = None) -> None:
         """Wait until a peer of this process knows another one; raises TimedOut if none answers in time."""
-        _ = self._door
+        _ = self._open_access
         try:
             async with asyncio.timeout(timeout):
                 if self._node is not None:
@@ -125,7 +127,7 @@ class SwarmPeer(Receiving):
         self._is_open = True
         self._reading = asyncio.Lock()
         try:
-            self._heard = await self._door.listen(None)
+            self._heard = await self._open_access.listen(None)
         except BaseException:
             await self.__aexit__(None, None, None)
             raise
@@ -143,7 +145,7 @@ class SwarmPeer(Receiving):
     async def publish(self, data: bytes | str, *, ttl_epochs: int = 60, progress: Progress | None = None) -> Sent:
         """Do the proof of work, journal the message and push it; cancelling ends the work."""
         payload = check_payload(data)
-        address = await self._door.publish(payload, ttl_epochs, progress)
+        address = await self._open_access.publish(payload, ttl_epochs, progress)
         return Sent(address=address, id=None, outcome="accepted", targets=(), at=moment(now_us()))
 
     async def events(self, since: dt.datetime | None = None) -> AsyncGenerator[Message | Gap | Evidence | Missed, None]:
@@ -152,7 +154,7 @@ class SwarmPeer(Receiving):
             while (event := await self._next_event()) is not None:
                 yield event
             return
-        items = await self._door.listen(_ms(since))
+        items = await self._open_access.listen(_ms(since))
         try:
             while (item := await items.next()) is not None:
                 yield _event_of(item)
@@ -161,12 +163,12 @@ class SwarmPeer(Receiving):
 
     async def query(self, start: dt.datetime, end: dt.datetime | None = None) -> list[Message]:
         """The unexpired messages of this period, both ends included."""
-        found = await self._door.query(_ms(start), LAST_MS if end is None else _ms(end))
+        found = await self._open_access.query(_ms(start), LAST_MS if end is None else _ms(end))
         return [_message_of(item) for item in found]
 
     async def status(self) -> dict[str, Any]:
         """The peer in numbers."""
-        return await self._door.status()
+        return await self._open_access.status()
 
     async def _next_message(self) -> Message | None:
         while (event := await self._next_event()) is not None:
@@ -187,7 +189,7 @@ class SwarmPeer(Receiving):
         return None if item is None else _event_of(item)
 
 
-class _NodeDoor:
+class _OwnPeer:
     """A peer of this process."""
 
     def __init__(self, node: SwarmNode) -> None:
@@ -254,7 +256,7 @@ class _Asked:
         self._writer.close()
 
 
-class _SocketDoor:
+class _PeerElsewhere:
     """A peer reached through the control socket of another process."""
 
     def __init__(self, path: Path) -> None:

@@ -58,12 +58,12 @@ class Finding:
             tune(self.increment.spark, self.increment.size)
             find_all(warehouse, overdue_us=self.overdue_us)
             return
-        anew = sorted((self.increment.shaken | self.others) & set(FOUND_IN))
-        tune(self.increment.spark, max(self.increment.work(), *(warehouse.rows(name) for name in anew), 0))
-        tables: dict[str, Rows] = {name: warehouse.read(name) for name in anew}
+        recomputed = sorted((self.increment.invalidated | self.others) & set(FOUND_IN))
+        tune(self.increment.spark, max(self.increment.work(), *(warehouse.rows(name) for name in recomputed), 0))
+        tables: dict[str, Rows] = {name: warehouse.read(name) for name in recomputed}
         concerned: dict[str, pa.Table] = {}
         for name, rows, addresses in self._changed():
-            if name not in anew:
+            if name not in recomputed:
                 tables[name], concerned[name] = rows, addresses
         for name in ("hops", "quarantine"):
             columns = [column for column in STORED[name].names if column != "bytes"]
@@ -72,7 +72,7 @@ class Finding:
         if "messages" in given:
             given[HOLDINGS.name] = self._holdings(concerned)
         present = warehouse.arrow("findings")
-        kept = present.filter(pc.invert(_is_about(present, concerned, anew)))
+        kept = present.filter(pc.invert(_is_about(present, concerned, recomputed)))
         frames = Inputs(self.increment.spark, given)
         made = findings(self.increment.spark, frames, overdue_before_us=self.overdue_us).toArrow().cast(FINDINGS.arrow)
         if kept.num_rows == present.num_rows:
@@ -114,12 +114,12 @@ class Finding:
         return self._with(HOLDINGS.name, self.increment.made.get(HOLDINGS.name), late)
 
 
-def _is_about(present: pa.Table, concerned: dict[str, pa.Table], anew: list[str]) -> pa.Array:
+def _is_about(present: pa.Table, concerned: dict[str, pa.Table], recomputed: list[str]) -> pa.Array:
     """For each finding, True if it is recomputed."""
     by_table: dict[str, list[str]] = {}
     for check in every_check().values():
         by_table.setdefault(check.table, []).append(check.id)
-    checks = pa.array([check for name in anew for check in by_table.get(name, [])], pa.string())
+    checks = pa.array([check for name in recomputed for check in by_table.get(name, [])], pa.string())
     mask = pc.is_in(present["check"], value_set=checks)
     for name, addresses in concerned.items():
         of_table = pc.is_in(present["check"], value_set=pa.array(by_table[name], pa.string()))

@@ -44,7 +44,7 @@ class Increment(Refresh):
     changes: Changeset
     made: dict[str, Rows] = field(default_factory=dict)
     """By table, the rows that replaced others or were added."""
-    shaken: set[str] = field(default_factory=set)
+    invalidated: set[str] = field(default_factory=set)
     """Tables in which any row may have changed."""
     expired: pa.Table = field(default_factory=lambda: LINKS.arrow.empty_table().select(["fabric", "child"]))
     """Links to messages that have since expired."""
@@ -75,8 +75,8 @@ class Increment(Refresh):
         rows = self.work()
         tune(self.spark, rows)
         self._steps = self.steps_of(self.audits)
-        touched = set(changes.changed["fabric"].unique().to_pylist())
-        narrow = self.steps_of([audit for audit in self.audits if audit.name in touched])
+        concerned = set(changes.changed["fabric"].unique().to_pylist())
+        narrow = self.steps_of([audit for audit in self.audits if audit.name in concerned])
         self._narrow = {step.name: step for step in narrow}
         now = Inputs(self.spark, {name: changes.now[name] for name in SILVER} | {"servers": self.servers})
         for name in absent(self._steps):
@@ -90,14 +90,14 @@ class Increment(Refresh):
             self.say(step.name)
             self.begin(self._planned(), now)
             self._follow(self._narrow.get(step.name, step), now, own, before)
-            if step.expiring is not None and step.name not in self.shaken:
+            if step.expiring is not None and step.name not in self.invalidated:
                 self.expired = self.warehouse.expire(step.name, *step.expiring, self.as_of, step.keys)
             tune(self.spark, rows)
 
     def _planned(self) -> list[Step]:
         """Steps that depend only on the current inputs."""
         steps = (step for step in self._narrow.values() if step.scope in _PLANNED)
-        return [step for step in steps if self.shaken.isdisjoint(step.inputs)]
+        return [step for step in steps if self.invalidated.isdisjoint(step.inputs)]
 
     def work(self) -> int:
         """Expected number of rows: each message of a community has one for each of its servers."""
@@ -107,7 +107,7 @@ class Increment(Refresh):
 
     def _follow(self, step: Step, now: Inputs, own: Inputs, before: Inputs) -> None:
         """Bring one table up to date; `own` and `before` are the inputs for changed messages, now and before."""
-        if not self.shaken.isdisjoint(step.inputs):
+        if not self.invalidated.isdisjoint(step.inputs):
             self._build_whole(step)
             return
         match step.scope:
@@ -126,7 +126,7 @@ class Increment(Refresh):
 
     def _build_whole(self, step: Step) -> None:
         """Rebuild all rows, if any may have changed."""
-        self.shaken.add(step.name)
+        self.invalidated.add(step.name)
         tune(self.spark, self.size)
         (step,) = (one for one in self._steps if one.name == step.name)
         whole = {name: self._whole_input(name) for name in step.inputs}
@@ -150,7 +150,7 @@ class Increment(Refresh):
         if not _same(rows, was):
             self.warehouse.overwrite_arrow(step.name, rows)
         if not _same(rows.select(step.keys), was.select(step.keys)):
-            self.shaken.add(step.name)
+            self.invalidated.add(step.name)
         now[step.name] = rows
 
     # rows by their keys
@@ -290,7 +290,7 @@ class Increment(Refresh):
         self.warehouse.overwrite_arrow(
             step.name, pa.concat_tables([kept, made.filter(_concerned(made, hit, subjects))])
         )
-        self.shaken.add(step.name)
+        self.invalidated.add(step.name)
 
 
 def _naming(rows: pa.Table, changed: pa.Table) -> pa.Array:

@@ -116,12 +116,12 @@ def _explains(fault: Fault, finding: Row, tables: Tables) -> bool:
         # who lacks what: the removed hops, or the refused message, which only its author's journal shows
         lacked = detail.removeprefix("lacks ")[:_GAP_DIGITS]
         return finding["server"] == fault.server and any(
-            address.startswith(lacked) for address in (*fault.touched, *fault.messages)
+            address.startswith(lacked) for address in (*fault.tampered, *fault.messages)
         )
     if check.startswith("integrity."):
         return finding["server"] == fault.server and detail.startswith(f"{fault.file}: ")
     # the altered row was the only evidence that its message arrived
-    return finding["message"] in fault.touched or finding["message"] in tables.addresses(fault)
+    return finding["message"] in fault.tampered or finding["message"] in tables.addresses(fault)
 
 
 def _describe(finding: Row) -> str:
@@ -131,9 +131,9 @@ def _describe(finding: Row) -> str:
 
 def _missing(ledger: Ledger, tables: Tables) -> tuple[list[tuple[str, str]], int]:
     """Messages sent correctly that did not arrive according to the audit; and the number of messages checked."""
-    touched = {address for fault in ledger.faults for address in fault.touched}
+    tampered = {address for fault in ledger.faults for address in fault.tampered}
     ids = {row["message"]: row["id"] for row in tables.rows("messages") if row["fabric"] == "pcp"}
-    excused = {ids.get(address) for address in touched}
+    excused = {ids.get(address) for address in tampered}
     arrived = Counter(
         ids.get(row["message"])
         for row in tables.rows("deliveries")
@@ -142,7 +142,7 @@ def _missing(ledger: Ledger, tables: Tables) -> tuple[list[tuple[str, str]], int
     pcp = {number: count for number, count in ledger.sent.pcp.items() if number not in excused}
     missing = [("pcp", number) for number, count in pcp.items() if arrived[number] < count]
     complete = {row["message"] for row in tables.rows("chains") if row["state"] == "complete"}
-    won = [address for address in ledger.sent.won if address not in touched]
+    won = [address for address in ledger.sent.won if address not in tampered]
     missing += [("won", address) for address in won if address not in complete]
     robbed = {fault.server for fault in ledger.faults if fault.file is not None}
     held = Counter(

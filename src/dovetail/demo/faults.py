@@ -50,7 +50,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     recipient: str | None = None
     file: str | None = None
     seq: int | None = None
-    touched: tuple[str, ...] = ()
+    tampered: tuple[str, ...] = ()
     """Addresses of messages with hops that were changed or removed in the lake."""
 
 

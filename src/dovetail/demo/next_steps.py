@@ -77,8 +77,8 @@ def _first(ledger: Ledger, kind: Kind) -> Fault:
 
 def _provable(ledger: Ledger, tables: Tables) -> tuple[str, Sequence[str]]:
     """A message whose whole chain both nodes have, and the two nodes."""
-    touched = {address for fault in ledger.faults for address in (*fault.touched, *fault.messages)}
-    said = set(ledger.sent.won) - touched
+    faulty = {address for fault in ledger.faults for address in (*fault.tampered, *fault.messages)}
+    said = set(ledger.sent.won) - faulty
     for row in tables.rows("chains"):
         if row["message"] in said and row["state"] == "complete" and not row["only_at"]:
             return row["message"], sorted({node_of_atom(row["sender"]), node_of_atom(row["recipient"])})

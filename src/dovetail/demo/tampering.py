@@ -83,7 +83,7 @@ class Tamperer:
         pq.write_table(table, self._lake / file.path, compression="zstd")
 
     def _fault(self, kind: Kind, what: str, server: str, file: SealedFile, table: pa.Table, rows: list[int]) -> Fault:
-        touched = sorted({table.column("message")[row].as_py().hex() for row in rows})
+        tampered = sorted({table.column("message")[row].as_py().hex() for row in rows})
         return Fault(
             kind=kind,
             fabric=Path(file.path).parts[0].removeprefix("fabric="),
@@ -92,5 +92,5 @@ class Tamperer:
             server=server,
             file=file.path,
             seq=table.column("seq")[rows[0]].as_py(),
-            touched=tuple(touched),
+            tampered=tuple(tampered),
         )
