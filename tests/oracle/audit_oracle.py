@@ -446,10 +446,9 @@ class Oracle:
                 roles[m.won.signer, m.links[0][0], m.won.sender_socket, m.won.recipient_socket].add(m.address)
             elif m.fabric != "won":
                 by_key[m.fabric, m.key].add(m.address)
-            for parent, _, _ in m.links:
-                for p in taken:
-                    if m.fabric == "swarm" and (p.fabric, p.key) == ("swarm", parent) and p.created_us >= m.created_us:
-                        rows.add(("swarm", "against_time", m.address, (m.address, p.address)))
+            for p in (p for p in taken for parent, _, _ in m.links if (p.fabric, p.key) == (m.fabric, parent)):
+                if self._is_against_time(m, p):
+                    rows.add((m.fabric, "against_time", m.address, (m.address, p.address)))
         replies = {m.address: (m.key, parent) for m in taken if m.fabric == "pcp" for parent, _, _ in m.links}
         for one, (key, parent) in replies.items():
             for other in (other for other, ends in replies.items() if ends == (parent, key) and one <= other):
@@ -462,6 +461,15 @@ class Oracle:
             if len(addresses) > 1:
                 rows.add(("won", "conflicting_response", parent, tuple(sorted(addresses))))
         return rows
+
+    @staticmethod
+    def _is_against_time(child: Known, parent: Known) -> bool:
+        match child.fabric:
+            case "swarm":
+                return parent.created_us >= child.created_us
+            case "won":  # the clocks of two nodes differ; one that was set back contradicts itself
+                return parent.won.signer == child.won.signer and parent.created_us > child.created_us
+        return False
 
     def coverage(self) -> set[tuple]:
         peers, rows, total = self.peers(), set(), 0
