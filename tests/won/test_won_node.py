@@ -372,6 +372,14 @@ def test_closing_again_within_the_same_millisecond_is_another_message(pair):
     assert last.timestamp_ms - pair.world.now // 1000 in (0, 1)
 
 
+def test_response_to_a_message_of_the_node_itself_is_not_older_than_that(pair):
+    pair.alice.core.change(T.DEACTIVATE, pair.world.now)
+    pair.run()
+    close, response = decode_bundle(pair.bob.frames_in[-1]).messages[:2]
+    assert (close.type, response.responding_to) == (T.CLOSE, close.uri)
+    assert response.timestamp_ms == close.timestamp_ms
+
+
 def test_replace_says_nothing_on_a_connection_that_was_only_requested():
     pair = Pair()
     pair.say(T.CONNECT)

@@ -271,6 +271,8 @@ class WonScenario:
                 for f in check_conversation([message.raw for message in copies[name].values()], keys)
             ]
         found += self._check_outcomes(hops, copies)
+        for name in self.nodes:
+            found += _check_times(name, copies[name])
         # A key cannot be fetched while its node is away; the sender of the frame sends it again.
         allowed = {Reason.UNKNOWN_KEY, Reason.UNKNOWN_ATOM, *((Reason.QUEUE_FULL,) if self._may_fail else ())}
         allowed |= set(REFUSALS_OF_CHANGES if self._is_changing else ())
@@ -379,6 +381,21 @@ def _is_refused(owner: Owner, target: str) -> bool:
 
 def _accept(node: Node, link: LinkId, label: str, now: int) -> None:
     node.receive_accepted(link, LinkKind(label), now)
+
+
+def _check_times(name: str, messages: Mapping[str, Message]) -> list[Finding]:
+    """Check that no message refers to a newer one of the same signer, whatever the clocks do."""
+    references = (
+        (message, messages[uri])
+        for message in messages.values()
+        for uri in (message.responding_to or "", *message.previous)
+        if uri in messages
+    )
+    return [
+        Finding(rule="against_time", server=name, seq=None, detail=f"{message.uri} refers to the newer {parent.uri}")
+        for message, parent in references
+        if parent.signer == message.signer and parent.timestamp_ms > message.timestamp_ms
+    ]
 
 
 def _read_messages(journal: Sequence[Hop]) -> dict[str, Message]:

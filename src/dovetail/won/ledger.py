@@ -20,7 +20,7 @@ from dovetail.won.compose import sockets_of
 from dovetail.won.connection import Connection, next_state
 from dovetail.won.message import Message, decode_stored
 from dovetail.won.signing import extract_keys
-from dovetail.won.vocabulary import Direction, MessageType
+from dovetail.won.vocabulary import MessageType
 
 MAX_UNDELIVERABLE = 10_000
 
@@ -101,8 +101,6 @@ class Ledger:
             response.timestamp_ms,
         )
         self._keep(response, message)
-        if message.direction is Direction.SYSTEM:
-            self.last_signed_ms = max(self.last_signed_ms, message.timestamp_ms)
         self.atoms[connection.atom].log.append((message.address, response.address))
         return connection
 

@@ -52,6 +52,8 @@ class ResponseBuilder:
 
     def build_first(self, message: Message, now: int) -> Message:
         """s1: the sender's connection; both sockets are the sender's."""
+        if message.signer == self._uri:  # its time may be ahead of the clock, and the response comes after it
+            now = max(now, message.timestamp_ms * 1000)
         socket = message.sender_socket or ""
         connection = self._ledger.find_connection(socket, message.recipient_socket or "")
         return self._respond(now)(
