@@ -235,6 +235,7 @@ def test_nothing_is_called_missing_where_the_journal_that_lacks_it_has_a_gap(spa
     sent = [hop(0, "accepted", **sender), hop(1, "forwarded", **sender, counterpart=nodes[1])]
     sent += [hop(70 * S, "accepted", M2, fabric="won", server=nodes[1])]
     message = {"fabric": "won", "message": M1, "key": M1, "type": "ConnectionMessage", "recipients": [recipient]}
+    message["sender"] = f"{nodes[0]}/atom/a"
     options["reaches"] = {nodes[1]: reach}
     table = deliveries_of(spark, frame(spark, schemas.HOPS, *sent), "won", [message], **options)
     assert outcomes_of(table)[recipient][0] == ("lost" if is_known else "in_flight")

@@ -272,6 +272,9 @@ def test_a_compaction_counts_whatever_is_still_there_of_what_it_replaced(sealed)
 # lakes of earlier formats
 
 
+OLD_SIGNER = Signer(BROKER, Ed25519PrivateKey.from_private_bytes(bytes([77]) * 32))
+
+
 @pytest.fixture
 def old(tmp_path) -> LocalStore:
     """A lake in the format before numbers: a broker sealed twice, compacted, sealed again; and a peer."""
@@ -285,7 +288,7 @@ def test_formats_1_and_2_are_read(old):
     assert list(found.servers) == [BROKER, PEERS[0]]
     assert [(item.format, item.generation, item.end) for item in found.servers[BROKER]] == [(2, 1, 10), (1, 0, 12)]
     assert [item.end for item in found.servers[PEERS[0]]] == [3]
-    assert read_head(old, signer_of(BROKER).verifier).next_number == 0
+    assert read_head(old, OLD_SIGNER.verifier).next_number == 0
     broker, peer = open_lake(old)
     assert [item.hop.seq for item in broker.hops_between(0, 12)] == list(range(12))
     assert [broker.raw(item.hop.message) is None for item in broker.hops_between(0, 12)] == [True] * 10 + [False] * 2
@@ -297,9 +300,9 @@ def test_sealing_goes_on_in_a_lake_of_format_2(old, tmp_path):
     # the same hops again, as the old code wrote and signed them
     for part in range(2):
         hops = quiet_pcp(3 - part, T0_US + part * 600 * SECOND, 1 + 10 * part)
-        append_and_seal(tmp_path, tmp_path / "other", BROKER, hops)
-    append_and_seal(tmp_path, tmp_path / "other", BROKER, quiet_pcp(1, T0_US + 3 * DAY, 21))
-    append_and_seal(tmp_path, old.root, BROKER, quiet_pcp(2, T0_US + 4 * DAY, 31))
+        append_and_seal(tmp_path, tmp_path / "other", BROKER, hops, OLD_SIGNER)
+    append_and_seal(tmp_path, tmp_path / "other", BROKER, quiet_pcp(1, T0_US + 3 * DAY, 21), OLD_SIGNER)
+    append_and_seal(tmp_path, old.root, BROKER, quiet_pcp(2, T0_US + 4 * DAY, 31), OLD_SIGNER)
     found = snapshot(old).check().servers[BROKER]
     assert [(item.format, item.number, item.first_seq) for item in found] == [(2, None, 0), (1, None, 10), (3, 0, 12)]
     assert manifest_key(BROKER, 0) in {entry.key for entry in old.list("_manifests/")}
