@@ -140,10 +140,15 @@ def show(value: float) -> str:
 
 def describe_machine() -> str:
     """What the figures depend on."""
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False
-    )
-    return f"{os.cpu_count()} cores, a load of {os.getloadavg()[0]:.1f} before it, revision {commit.stdout.strip()}"
+    measured = ["--", "src", "native", "benchmarks"]
+    commit = _git("log", "-1", "--format=%h", *measured)
+    changed = " with changes" if _git("status", "--porcelain", *measured) else ""
+    return f"{os.cpu_count()} cores, a load of {os.getloadavg()[0]:.1f} before it, revision {commit}{changed}"
+
+
+def _git(*arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+    return done.stdout.strip()
 
 
 def replace(page: str, name: str, lines: list[str]) -> str:
