@@ -9,7 +9,7 @@ import pytest
 from dovetail.journal.continuity import Known
 from dovetail.journal.high_water import mark_path
 from dovetail.journal.reader import JournalReader
-from dovetail.journal.recovery import recover_journal
+from dovetail.journal.recovery import BYTES_A_STEP, recover_journal
 from dovetail.journal.verify import verify_journal
 from dovetail.lake.reader import open_server
 from dovetail.lake.seal import seal_journal
@@ -123,6 +123,27 @@ def test_a_journal_that_is_gone_comes_back_from_the_lake(site):
     site.path.unlink()
     assert site.recover().is_done
     assert site.hops() == before
+
+
+@pytest.mark.parametrize("is_sealed", [True, False])
+def test_large_messages_are_not_gathered_into_one_row(tmp_path, is_sealed):
+    """A message may have 64 MiB, and SQLite stores no row of a gigabyte."""
+    path, lake, size = tmp_path / "a.journal", LocalStore(tmp_path / "lake"), 4 << 20
+    with open_writer(path) as journal:
+        for number in range(6):
+            journal.append([observe(bytes([number]) * size)])
+        journal.checkpoint()
+    with JournalReader.open(path) as reader:
+        before = list(reader.hops())
+    if is_sealed:
+        seal_journal(path, lake)
+        path.unlink()
+    mark_path(path).unlink()
+    source = open_server(lake, SIGNER.verifier) if is_sealed else None
+    recover_journal(path, signer=SIGNER, now_us=NOW_US, elsewhere=source, accepts_loss=True)
+    with JournalReader.open(path) as reader:
+        assert list(reader.hops())[: len(before)] == before
+        assert reader.one("SELECT max(length(rows)) FROM messages")[0] < BYTES_A_STEP + 2 * size
 
 
 def test_a_damaged_journal_is_rebuilt(site):

@@ -28,6 +28,8 @@ from dovetail.tlog.keys import Signer
 from dovetail.tlog.leaf import NO_DIGEST
 
 HOPS_A_STEP = 2_048
+BYTES_A_STEP = 8 << 20
+"""A step of more hops ends with the message that reaches this."""
 _DRAFT = ".recovering"
 _OLD = ".before-recovery"
 
@@ -246,10 +248,22 @@ def _known_to_mark(mark: Mark | None) -> Iterator[Known]:
 
 
 def _steps(source: HopSource, first: int, end: int) -> Iterator[tuple[list[CommittedHop], dict[Address, bytes]]]:
-    """Hops with the bytes they carry, in batches."""
+    """Hops with the bytes they carry, in batches; each becomes one commit of the new file."""
     for start in range(first, end, HOPS_A_STEP):
-        stop = min(end, start + HOPS_A_STEP)
-        yield list(source.hops_between(start, stop)), dict(source.bodies_between(start, stop))
+        step: list[CommittedHop] = []
+        size = 0
+        for committed in source.hops_between(start, min(end, start + HOPS_A_STEP)):
+            if size >= BYTES_A_STEP:
+                yield _with_bytes(source, step)
+                step, size = [], 0
+            step.append(committed)
+            size += committed.hop.size or 0
+        if step:
+            yield _with_bytes(source, step)
+
+
+def _with_bytes(source: HopSource, step: list[CommittedHop]) -> tuple[list[CommittedHop], dict[Address, bytes]]:
+    return step, dict(source.bodies_between(step[0].hop.seq, step[-1].hop.seq + 1))
 
 
 def _observation(committed: CommittedHop, raw: bytes | None, expires_us: int | None) -> Observation:
