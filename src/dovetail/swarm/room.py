@@ -2,9 +2,10 @@
 
 Nothing unexpired is dropped, so a message that does not fit is refused instead, before it is accepted or relayed; later
 questions find it again. A source may hold as much as is still free (dynamic thresholds, as switches share their
-buffers): one source alone takes at most half of the room, n of them n/(n+1), and the next one still finds some. All
-endpoints that have not proved their address are one source, so spoofed addresses gain nothing by being many. What this
-peer composes, or restores from its journal, is counted and never refused.
+buffers): one source alone takes at most half of the room, n of them together n/(n+1), or, if each comes when the last
+has taken all it can, half of the rest each. All endpoints that have not proved their address are one source, so spoofed
+addresses gain nothing by being many. What this peer composes, or restores from its journal, is counted and never
+refused.
 """
 
 from __future__ import annotations
