@@ -13,7 +13,7 @@ from dovetail.won.links import LinkKind
 from dovetail.won.message import decode_bundle, decode_message
 from dovetail.won.settings import WonSettings
 from dovetail.won.vocabulary import MessageType as T
-from won.won_samples import ALICE, ALICE_CHAT, BOB, KEYS, NODE_A, NODE_B
+from won.won_samples import ALICE, BOB, KEYS, NODE_A, NODE_B
 from won.won_world import Pair, conversation_raws
 
 PUBLIC = {name: KEYS[name].public for name in (NODE_A, NODE_B, ALICE, BOB)}
@@ -24,9 +24,10 @@ def cut_off(pair):
     pair.world.cut(pair.b)
 
 
-def connect_to(pair, number):
+def connect_to(pair, number, owner=None):
+    owner = owner or pair.alice
     socket = f"https://gone-{number}.example/won/resource/atom/x#chat"
-    message = pair.alice.core.send_message(T.CONNECT, ALICE_CHAT, socket, pair.world.now)
+    message = owner.core.send_message(T.CONNECT, f"{owner.core.atom}#chat", socket, pair.world.now)
     pair.run()
     return message
 
@@ -213,10 +214,10 @@ def test_retries_go_on_when_the_clock_was_set_back():
 
 def test_search_for_a_destination_to_drop_costs_the_same_however_many_are_busy():
     def cost(count):
-        pair = Pair(WonSettings(max_destinations=count))
+        pair = Pair(WonSettings(max_destinations=2 * count))
         for number in range(count):
             connect_to(pair, number)
-        return count_calls(lambda: pair.a.core._outboxes.make_room("https://another.example/won/resource"))
+        return count_calls(lambda: pair.a.core._outboxes.make_room("https://another.example/won/resource", ALICE))
 
     assert cost(100) <= cost(10)
 
@@ -225,12 +226,24 @@ def is_dial(item):
     return isinstance(item, OpenLink) and "gone" in item.destination
 
 
-def test_destinations_are_bounded_and_refused_beyond():
-    pair = Pair(WonSettings(max_destinations=4))
-    messages = [connect_to(pair, number) for number in range(6)]
-    states = [pair.state(pair.alice, message) for message in messages]
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_destinations_are_bounded_and_one_owner_leaves_half_of_them_to_others(is_restarted):
+    pair = Pair(WonSettings(max_destinations=8, message_lifetime_ms=3_600_000))
+    carol = pair.world.owner(f"{NODE_A}/atom/carol", 5)
+    carol.core.create([f"{carol.core.atom}#chat"], pair.world.now)
+    carol.core.start(pair.world.now)
+    pair.run()
+    states = [pair.state(pair.alice, connect_to(pair, number)) for number in range(6)]
     assert states == [ChainState.AWAITING_RECIPIENT] * 4 + [ChainState.FAILED] * 2
-    assert pair.a.rejections() == [Reason.QUEUE_FULL] * 2
+    if is_restarted:
+        pair.world.restart(pair.a)
+        pair.world.pass_time(60)
+        assert pair.state(pair.alice, connect_to(pair, 6)) is ChainState.FAILED
+    others = [pair.state(carol, connect_to(pair, number, carol)) for number in (0, 10, 11, 12)]
+    assert others == [ChainState.AWAITING_RECIPIENT] * 3 + [ChainState.FAILED], "the first was there already"
+    assert set(pair.a.rejections()) == {Reason.QUEUE_FULL}
+    pair.world.pass_time(4_000)
+    assert pair.state(pair.alice, connect_to(pair, 20)) is ChainState.AWAITING_RECIPIENT, "failed ones hold nothing"
 
 
 def test_link_without_traffic_gives_way_to_another_destination():

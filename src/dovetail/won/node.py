@@ -214,7 +214,8 @@ class Node:
 
     def _check_room(self, message: Message) -> None:
         node = v.node_of_atom(message.recipient or "")
-        if message.type in v.CONNECTION_TYPES and node != self.uri and not self._outboxes.make_room(node):
+        atom = message.sender or ""
+        if message.type in v.CONNECTION_TYPES and node != self.uri and not self._outboxes.make_room(node, atom):
             raise RemoteProtocolError(Reason.QUEUE_FULL, f"too many messages wait for {node} or for other nodes")
 
     def _follow(self, link: Link, atom: str) -> None:

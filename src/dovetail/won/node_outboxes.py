@@ -1,11 +1,13 @@
 """Messages that other nodes have yet to answer: one outbox per destination, with a link open while it is not empty.
 
-The number of destinations, the messages of each, and the concurrent dials are bounded. A message not answered within
+The number of destinations, the messages of each, and the concurrent dials are bounded. An atom may add a destination
+while fewer wait because of it than are free: one atom alone takes at most half of them. A message not answered within
 its lifetime is given up, unless its response may be in flight: `handle_timer` reports it to the node.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 from dovetail.model.address import Address
@@ -45,30 +47,32 @@ class NodeOutboxes:
         self._turn = 0
         self._retry_at = 0
         self._idle: dict[str, None] = {}
+        # destinations with waiting messages, and the atom whose message was the first of them
+        self._held_by: dict[str, str] = {}
+        self._held: Counter[str] = Counter()
         self._forwarded: set[Address] = set()
         self._opened = 0
 
     def restore(self, forwarded: set[Address], now: int) -> None:
         """Queue everything that has s1 but not the other node's response."""
         for uri, sent in self._ledger.sent.items():
-            self._outbox(sent.destination).add(uri)
+            self._add(uri)
             if sent.message in forwarded:
                 self._forwarded.add(sent.message)
         for box in list(self._boxes.values()):
             self._flush(box, now)
 
-    def make_room(self, node: str) -> bool:
-        """True if one more message may be queued for a node; may close an idle link to make room."""
-        box = self._boxes.get(node)
-        if box is not None:
-            return not box.is_full
-        return len(self._boxes) < self._settings.max_destinations or self._drop_idle()
+    def make_room(self, node: str, atom: str) -> bool:
+        """True if an atom may queue one more message for a node; may close an idle link to make room."""
+        if node in self._held_by:
+            return not self._boxes[node].is_full
+        if self._held[atom] >= self._settings.max_destinations - len(self._held_by):
+            return False
+        return node in self._boxes or len(self._boxes) < self._settings.max_destinations or self._drop_idle()
 
     def enqueue(self, uri: str, bundle: bytes, now: int) -> None:
         """Queue a message stored with s1; `bundle` is the dataset of both."""
-        box = self._outbox(self._ledger.sent[uri].destination)
-        box.add(uri)
-        self._flush(box, now, {uri: bundle})
+        self._flush(self._add(uri), now, {uri: bundle})
 
     def acknowledge(self, uri: str, node: str, message: Address, now: int) -> None:
         """The other node's response arrived."""
@@ -161,6 +165,7 @@ class NodeOutboxes:
         self._idle.pop(box.node, None)
         if box.oldest is None:
             self._timers.set(box.node, None)
+            self._release(box.node)
             if box.link is not None:
                 self._idle[box.node] = None
             else:
@@ -170,11 +175,24 @@ class NodeOutboxes:
         times = (box.next_timer(), self._expires_at(box, box.oldest))
         self._timers.set(box.node, min(due for due in times if due is not None))
 
-    def _outbox(self, node: str) -> Outbox:
+    def _add(self, uri: str) -> Outbox:
+        sent = self._ledger.sent[uri]
+        node, atom = sent.destination, sent.connection.atom
         box = self._boxes.get(node)
         if box is None:
             box = self._boxes[node] = Outbox(node, self._settings)
+        if node not in self._held_by:
+            self._held_by[node] = atom
+            self._held[atom] += 1
+        box.add(uri)
         return box
+
+    def _release(self, node: str) -> None:
+        atom = self._held_by.pop(node, None)
+        if atom is not None:
+            self._held[atom] -= 1
+            if not self._held[atom]:
+                del self._held[atom]
 
     def _drop_idle(self) -> bool:
         """Make room for another destination by closing a link with nothing to send."""

@@ -61,7 +61,14 @@ class WonSettings(LinkMemory, msgspec.Struct, frozen=True, kw_only=True, forbid_
         86_400_000
     )
     max_queue: Annotated[int, Meta(ge=1, description="messages waiting for one destination node")] = 100_000
-    max_destinations: Annotated[int, Meta(ge=1, description="destination nodes with waiting messages")] = 10_000
+    max_destinations: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="destination nodes with waiting messages; an atom adds one only while it holds fewer than are"
+            " free, so one alone takes at most half",
+        ),
+    ] = 10_000
     max_dials: Annotated[int, Meta(ge=1, description="links to other nodes being opened at the same time")] = 64
     max_retries_per_s: Annotated[
         int, Meta(ge=1, le=1000, description="attempts a second to reach nodes that could not be reached before")
