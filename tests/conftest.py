@@ -25,6 +25,9 @@ EXHAUSTIVE = [Path(__file__).parent / name for name in ("dashboard", "demo", "do
 SPARK = ("tests/audit/", "tests/properties/test_audit_")
 """Tests that use a Spark session in their own process."""
 
+SECOND_SPARK = tuple(f"tests/audit/test_audit_{name}.py" for name in ("kills", "object_store", "sql"))
+"""Those of them that a second worker runs, about half by time: with one session they would be the last to end."""
+
 SETTINGS_OF_TESTS = {"DOVETAIL_FAST", "DOVETAIL_SOAK_SEEDS", "DOVETAIL_SCREENSHOTS"}
 """What whoever runs the tests may set; everything else of theirs stays outside."""
 
@@ -87,14 +90,16 @@ def pytest_testnodedown(node) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log):
     """With `--dist loadfile` a test file stays on one worker, so that its shared fixtures are built once; and all
-    Spark tests stay on one: a fresh JVM takes three times as long for an audit as a warm one.
+    Spark tests stay on two: a fresh JVM takes three times as long for an audit as a warm one.
     """
     if config.getvalue("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
 
-    class OneSession(LoadFileScheduling):
+    class TwoSessions(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return SPARK[0] if nodeid.startswith(SPARK) else super()._split_scope(nodeid)
+            if nodeid.startswith(SPARK):
+                return "second" if nodeid.startswith(SECOND_SPARK) else "first"
+            return super()._split_scope(nodeid)
 
-    return OneSession(config, log)
+    return TwoSessions(config, log)
