@@ -54,7 +54,8 @@ def test_layers_round_trip(message, choice, seed):
     assembler = fragments.Assembler()
     assembled = None
     for piece in fragments.encode_fragments(packet):
-        datagram = obfuscation.decode_obfuscated(obfuscation.encode_obfuscated(piece, choice, seed))
+        [masked] = obfuscation.encode_obfuscated(piece, [(choice, seed)])
+        datagram = obfuscation.decode_obfuscated(masked)
         assembled = assembler.add(datagram, None, 0) if datagram[0] == fragments.INDICATOR else datagram
     assert decode_packet(assembled, signer, 10**12) == message
 
@@ -106,7 +107,7 @@ def test_any_bytes_are_decoded_or_refused(head, tail):
     assert isinstance(unmasked, Refusal) != obfuscation.is_obfuscated(data) or len(data) < 2
     if not isinstance(unmasked, Refusal):
         choice = data[0] if data[0] < 0x20 else 287 - data[0]
-        assert obfuscation.encode_obfuscated(unmasked, choice, data[1]) == data
+        assert obfuscation.encode_obfuscated(unmasked, [(choice, data[1])]) == [data]
     inside = outcome(lambda packet: decode_packet(packet, SIGNER, 0), data)
     assert isinstance(inside, Refusal) or data in [encode_packet(inside, SIGNER, at, band) for at, band in SLOTS]
     # with the header of the swarm it is always accepted

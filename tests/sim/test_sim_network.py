@@ -173,8 +173,6 @@ def test_weather_rules_over_all_links_until_it_ends():
     assert arrival() == 700
     world.network.end_weather(storm)
     assert arrival() == 20
-    world.network.set_default(Link(latency_us=(30, 30)))
-    assert arrival() == 20
 
 
 def test_datagram_to_nobody_is_counted_and_gone():

@@ -67,5 +67,6 @@ def datagrams(message: bytes, signer: SwarmSigner, now_ms: int, chance: random.R
         pieces = [damage(piece, chance) for piece in pieces]
         chance.shuffle(pieces)
     if chance.random() < 0.2:
-        pieces = [encode_obfuscated(piece, chance.randrange(64), chance.randrange(256)) for piece in pieces if piece]
+        draws = ((chance.randrange(64), chance.randrange(256)) for _ in pieces)
+        pieces = [encode_obfuscated(piece, [draw])[0] for piece, draw in zip(pieces, draws, strict=True) if piece]
     return pieces or [chance.randbytes(chance.randrange(100))]

@@ -51,7 +51,7 @@ class Bench:
         return self.feed_raw(encode_packet(message, self.signer, self.now // 1000, 5), sender)
 
     def feed_raw(self, data: bytes, sender: str = "198.51.100.1:9") -> list[tuple[str, bytes]]:
-        self.peer.receive_datagram(data, sender, self.now)
+        self.peer.receive_datagrams((data,), sender, self.now)
         return self.drain()
 
     def drain(self) -> list[tuple[str, bytes]]:

@@ -89,7 +89,7 @@ def test_a_peer_survives_random_and_mutated_datagrams(seed):
         message = damage(chance.choice(seeds), chance)
         for datagram in datagrams(message, bench.signer, bench.now // 1000, chance):
             received[sender] += len(datagram)
-            bench.peer.receive_datagram(datagram, sender, bench.now)
+            bench.peer.receive_datagrams((datagram,), sender, bench.now)
         if chance.random() < 0.3:
             bench.now += chance.choice((1, 1000, SECOND, 30 * SECOND, -SECOND, -60 * SECOND))
             bench.peer.handle_timer(bench.now)

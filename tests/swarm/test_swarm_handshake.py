@@ -144,7 +144,7 @@ def test_a_peer_that_is_listed_among_its_own_bootstrap_peers_does_not_talk_to_it
         for to, message in bench.wait(0.1):
             sent.append((to, message))
             # it comes back from the endpoint that this peer sends from
-            bench.peer.receive_datagram(encode_packet(message, bench.signer, bench.now // 1000, 1), own, bench.now)
+            bench.peer.receive_datagrams((encode_packet(message, bench.signer, bench.now // 1000, 1),), own, bench.now)
         sent += bench.drain()
     assert sorted(to for to, _ in sent) == [ALICE, own]
     assert all(message[:2] == b"\x70\x01" for _, message in sent)

@@ -51,7 +51,7 @@ def mixed_datagrams(bench: Bench, chance: random.Random) -> list[bytes]:
         encode_hello(Hello(b"tick", b"\x01" * 20, 0)),
     ]
     packets = [encode_packet(message, bench.signer, now_ms, chance.getrandbits(4)) for message in messages]
-    packets += [b"", b"\x62", chance.randbytes(200), encode_obfuscated(packets[3], 40, 77), packets[5][:20]]
+    packets += [b"", b"\x62", chance.randbytes(200), *encode_obfuscated(packets[3], [(40, 77)]), packets[5][:20]]
     chance.shuffle(packets)
     return packets
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dovetail.swarm import refusals
-from dovetail.swarm.obfuscation import CHOICES, decode_obfuscated, encode_obfuscated, is_obfuscated, mask_of
+from dovetail.swarm.obfuscation import decode_obfuscated, encode_obfuscated, is_obfuscated, mask_of
 from swarm.vectors import of_layer
 
 
@@ -16,12 +16,12 @@ def test_obfuscation(vector):
     assert decode_obfuscated(data) == inner
     assert f"{mask_of(data[0], data[1], len(inner)):08x}" == vector["mask"]
     choice = data[0] if data[0] < 32 else 287 - data[0]
-    assert encode_obfuscated(inner, choice, data[1]) == data
+    assert encode_obfuscated(inner, [(choice, data[1])]) == [data]
 
 
 def test_every_choice_is_recognised_and_undone():
-    for choice in range(CHOICES):
-        data = encode_obfuscated(b"\x79\x20\x00packet", choice, choice * 4)
+    draws = [(choice, choice * 4) for choice in range(64)]
+    for data in encode_obfuscated(b"\x79\x20\x00packet", draws):
         assert is_obfuscated(data)
         assert decode_obfuscated(data) == b"\x79\x20\x00packet"
 

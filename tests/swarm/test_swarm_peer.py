@@ -737,11 +737,11 @@ def test_a_peer_that_masks_its_datagrams_is_answered_masked():
     bench = bench_with_links()
     message = bench.content(b"masked")
     packet = encode_packet(encode_pull_range(b"tick", 0, 9), bench.signer, bench.now // 1000, 0)
-    bench.peer.receive_datagram(encode_obfuscated(packet, 40, 77), ALICE, bench.now)
+    bench.peer.receive_datagrams(encode_obfuscated(packet, [(40, 77)]), ALICE, bench.now)
     ((to, data),) = sent_by(bench.peer)
     assert to == ALICE
     assert is_obfuscated(data)
-    bench.peer.receive_datagram(encode_packet(message, bench.signer, bench.now // 1000, 0), BOB, bench.now)
+    bench.peer.receive_datagrams((encode_packet(message, bench.signer, bench.now // 1000, 0),), BOB, bench.now)
     assert {to: is_obfuscated(data) for to, data in sent_by(bench.peer)} == {ALICE: True}
 
 
@@ -838,7 +838,7 @@ def test_two_peers_find_each_other_and_exchange_what_they_have():
             peer.handle_timer(now)
             peer.events()
             for to, data in sent_by(peer):
-                ends[to].receive_datagram(data, name, now)
+                ends[to].receive_datagrams((data,), name, now)
     assert ends["b"].addresses() == ends["a"].addresses() == {message_address(message)}
     assert [len(peer.status().forward) for peer in ends.values()] == [1, 1]
     assert encode_content(decode_content(message)) == message

@@ -284,7 +284,7 @@ def test_metrics_have_every_number_of_the_status(tmp_path):
     async def run() -> None:
         async with node(tmp_path) as a:
             await a.publish(b"x", 5)
-            a.peer.receive_datagram(b"\x62garbage!", "192.0.2.1:9", now_us())
+            a.peer.receive_datagrams((b"\x62garbage!",), "192.0.2.1:9", now_us())
             text = generate_latest(peer_registry(a)).decode()
             status = a.status()
         lines = text.splitlines()

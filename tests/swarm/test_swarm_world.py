@@ -61,7 +61,8 @@ def test_a_new_peer_gets_all_of_a_millisecond_with_more_messages_than_fit_any_li
             content = Content(timestamp_ms=now // 1000, ttl_epochs=60, payload=b"%d" % number)
             message = solved(SETTINGS, content)
             world.published[message_address(message)] = now
-            peer.receive_datagram(encode_packet(message, SwarmSigner(SETTINGS.key), now // 1000, 0), "elsewhere", now)
+            packet = encode_packet(message, SwarmSigner(SETTINGS.key), now // 1000, 0)
+            peer.receive_datagrams((packet,), "elsewhere", now)
 
     world.world.command(world.names[0], receive_all)
     world.run(5)

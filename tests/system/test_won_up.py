@@ -13,7 +13,7 @@ import pytest
 from dovetail.keys import create_signing_key
 from dovetail.runtime.won_client import AtomFile, OwnerHome
 from dovetail.won.chain import ChainState
-from dovetail.won.integrity import check_conversation, compare_copies
+from dovetail.won.integrity import check_conversation
 from dovetail.won.message import decode_message
 from dovetail.won.vocabulary import MessageType
 from system.pcp_site import scrape, until
@@ -102,7 +102,7 @@ def test_killed_node_is_started_again_and_all_chains_complete():
         assert len(copies[0]) == 3 * (len(uris) + 2)
         assert set(uris) <= {decode_message(raw).uri for raw in copies[0]}
         for copy in copies[1:]:
-            assert compare_copies(copies[0], copy) == []
+            assert set(copy) == set(copies[0])
         signers = {decode_message(raw).signer for raw in copies[0]}
         assert check_conversation(copies[0], homes[0].find_keys(signers)) == []
         assert place.run("journal", "verify", *place.journals).count(": intact; ") == 2

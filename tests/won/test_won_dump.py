@@ -11,7 +11,7 @@ from dovetail.cli.won import app
 from dovetail.won.canonical import read_quads
 from dovetail.won.chain import ChainState
 from dovetail.won.dump import read_dumps
-from dovetail.won.message import collect_quads, decode_message
+from dovetail.won.message import decode_message
 from dovetail.won.trig import encode_bundle, encode_document
 from dovetail.won.vocabulary import MSG
 from won.won_world import conversation_raws, record_conversation
@@ -145,7 +145,7 @@ def test_content_cannot_pretend_to_be_another_message():
 
 
 def test_all_statements_in_the_default_graph_still_give_chains():
-    quads = [(s, p, o, "") for s, p, o, _ in collect_quads(MESSAGES)]
+    quads = [(s, p, o, "") for m in MESSAGES for s, p, o, _ in m.quads]
     dump = read(encode_document(quads, "text/turtle"))
     assert {m.state for m in dump.messages.values() if not m.is_response} == {ChainState.COMPLETE}
 

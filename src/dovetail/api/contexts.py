@@ -44,7 +44,6 @@ class Context(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     trust: tuple[str, ...] = ()
 
 
-FIELDS = Context.__struct_fields__
 _FILES = {"certificate", "tls_key", "authority", "home", "directory", "journals", "trust"}
 
 

@@ -11,7 +11,6 @@ class Bar:
 
     def __init__(self, title: str, unit: str) -> None:
         self._title = title
-        self._unit = unit
         if sys.stderr.isatty():
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -34,7 +33,6 @@ from dovetail.model.hop import Stage
 
 MAX_TEMPLATES = 64
 MAX_HANDOVER_BYTES = 4 << 20
-Find = Callable[[int | None, str], None]
 
 
 def find_faults(state: int, carried: int) -> list[str]:

@@ -129,7 +129,6 @@ class Reason(enum.StrEnum):
     UNKNOWN_SWARM = "unknown_swarm", 167, "the swarm signature is not one of ours at this time"
     BAD_FRAGMENT = "bad_fragment", 168, "a fragment has the wrong size, index or count"
     UNKNOWN_TICKET = "unknown_ticket", 169, "a list answers a request that was not made"
-    HASH_COLLISION = "hash_collision", 170, "another message has the same 8-byte hash"
     TRUNCATED = "truncated", 171, "it is shorter than its fixed part or its declared parts"
     SELF_REFERENCE = "self_reference", 172, "it refers to itself"
     GIVEN_UP = "given_up", 173, "it was requested as often as allowed but never arrived"

@@ -89,7 +89,6 @@ class Session:
         "last_seen_us",
         "last_target",
         "mount",
-        "opened_us",
         "outbox",
         "outbox_bytes",
         "pending",
@@ -109,7 +108,6 @@ class Session:
         self.version = mount.version
         self.uri: str | None = None
         self.uri_alone: tuple[str, ...] = (self.address_for_replies,)  # created once, for every delivery's observation
-        self.opened_us = now
         self.last_seen_us = now
         self.is_closing = False
         self.is_paused = False

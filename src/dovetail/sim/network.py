@@ -120,11 +120,6 @@ class Network:
         self._overrides[source, destination] = link
         self._refresh()
 
-    def set_default(self, link: Link) -> None:
-        """Set the link of all pairs that are not overridden."""
-        self._default = link
-        self._refresh()
-
     def add_weather(self, link: Link) -> int:
         """Make all links, overridden ones included, behave like this one; the number is for `end_weather`."""
         self._weather_count += 1

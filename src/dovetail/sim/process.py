@@ -55,7 +55,6 @@ COMMIT_US = (0, 30_000)
 class ProcessCounts(msgspec.Struct):
     """Counts of what a process did and missed."""
 
-    received: int = 0
     crashes: int = 0
     missed: int = 0
     """Inputs that arrived while the process was down, or that its core does not accept."""
@@ -329,7 +328,6 @@ class _Life:
         if self._timeline.now < self._paused_until_us or (is_read and not self._is_reading):
             self._waiting.append((action, is_read))
         else:
-            self._process.counts.received += 1
             self.run(action)
 
     def take_datagram(self, data: bytes, sender: str) -> None:

@@ -19,7 +19,6 @@ from dovetail.swarm.refusals import BadIndicator, Truncated
 HEADER_BYTES: Final = 2
 LOW_LIMIT: Final = 0x20
 HIGH_LIMIT: Final = 0xDF
-CHOICES: Final = 64
 
 _A: Final = 3133079277
 _B: Final = 3735928559
@@ -37,13 +36,8 @@ def mask_of(h: int, seed: int, size: int) -> int:
     return ((c * 256 + seed + _A) ** 2 ^ (size + _B) ** 2) & _DWORD
 
 
-def encode_obfuscated(packet: bytes, choice: int, seed: int) -> bytes:
-    """The masked packet; `choice` (0-63) and `seed` (0-255) are random numbers of the sender."""
-    return encode_obfuscated_each(packet, ((choice, seed),))[0]
-
-
-def encode_obfuscated_each(packet: bytes, draws: Iterable[tuple[int, int]]) -> list[bytes]:
-    """The packet masked for each pair of `choice` and `seed`; shared work is done once."""
+def encode_obfuscated(packet: bytes, draws: Iterable[tuple[int, int]]) -> list[bytes]:
+    """The packet masked for each pair of `choice` (0-63) and `seed` (0-255), which the sender draws at random."""
     size = len(packet)
     number, ones = int.from_bytes(packet, "little"), _ones(size)
     masked = []

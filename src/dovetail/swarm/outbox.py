@@ -11,7 +11,7 @@ from dovetail.model.wire import Datagrams
 from dovetail.swarm.contacts import Contact, RandomSource
 from dovetail.swarm.fragments import FRAGMENT_BYTES, encode_fragments
 from dovetail.swarm.obfuscation import HEADER_BYTES as MASK_BYTES
-from dovetail.swarm.obfuscation import encode_obfuscated_each
+from dovetail.swarm.obfuscation import encode_obfuscated
 from dovetail.swarm.packet import SwarmSigner
 from dovetail.swarm.peer_exchange import Endpoint
 
@@ -62,7 +62,7 @@ class Outbox:
         self.bytes_sent[purpose] += MASK_BYTES * len(masked) * len(pieces)
         for piece in pieces:
             draws = [divmod(self._draw(MASK_BITS), 256) for _ in masked]
-            for endpoint, data in zip(masked, encode_obfuscated_each(piece, draws), strict=True):
+            for endpoint, data in zip(masked, encode_obfuscated(piece, draws), strict=True):
                 self._datagrams[endpoint].append(data)
 
     def drain(self) -> list[Datagrams]:

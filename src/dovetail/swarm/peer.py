@@ -131,10 +131,6 @@ class Peer:
         if run:
             self.receive_datagrams(run, sender, now)
 
-    def receive_datagram(self, data: bytes, sender: str, now: int) -> None:
-        """Receive one datagram from an endpoint."""
-        self.receive_datagrams((data,), sender, now)
-
     def receive_datagrams(self, datagrams: Sequence[bytes], sender: str, now: int) -> None:
         """Receive datagrams from one endpoint, in order of arrival."""
         self._advance(now)

@@ -1,10 +1,10 @@
-"""Checks whether a conversation is intact, from raw bytes alone, and compares two parties' copies.
+"""Checks whether a conversation is intact, from raw bytes alone.
 
 Every message is content-addressed and signed, and nodes link each new SuccessResponse to earlier ones. So any change
 shows: a changed message no longer matches its address; with a new address it is missing where others reference it;
 without its author's key it cannot be signed again. References cannot protect the newest message, which nothing
 references yet: a participant could change it and recompute its address. The journal's checkpoints, and another party's
-copy (`compare_copies`), detect that too.
+copy, reveal that.
 
 Checks per message: it is readable, its URI is its address, its signer may speak for its sender and signed it. Per
 response: the message it responds to is present, its type is the one it names, its sockets are that message's. Per
@@ -43,7 +43,6 @@ class FindingKind(enum.StrEnum):
     CONFLICT = "conflict"
     CYCLE = "cycle"
     SKIPPED = "skipped"
-    DIFFERENT = "different"
 
 
 _UNTRUSTED = frozenset({FindingKind.ALTERED, FindingKind.FORGED})
@@ -100,20 +99,6 @@ def check_message(message: Message, keys: Mapping[str, PublicKey]) -> Iterator[L
         yield LogFinding(FindingKind.UNKNOWN_KEY, message.uri, f"no key of {signer} was given")
     elif not verify_signature(message, key):
         yield LogFinding(FindingKind.FORGED, message.uri, f"not signed with the key of {signer}")
-
-
-def compare_copies(one: Iterable[bytes], other: Iterable[bytes]) -> list[LogFinding]:
-    """Messages that only one of two copies has; `seen_in` is `one` or `other`."""
-    mine, theirs = ({_name(raw): raw for raw in raws} for raws in (one, other))
-    findings = []
-    for uris, name in ((mine.keys() - theirs.keys(), "one"), (theirs.keys() - mine.keys(), "other")):
-        findings += [LogFinding(FindingKind.DIFFERENT, uri, f"only the copy `{name}` has it", name) for uri in uris]
-    for uri in mine.keys() & theirs.keys():
-        if mine[uri] != theirs[uri]:
-            findings.append(
-                LogFinding(FindingKind.DIFFERENT, uri, "the two copies have different bytes under this URI")
-            )
-    return sorted(findings)
 
 
 def _check_response(response: Message, messages: Mapping[str, Message]) -> Iterator[LogFinding]:
@@ -253,13 +238,6 @@ def _find_ancestors(uris: Iterable[str], messages: Mapping[str, Message]) -> set
         found |= named
         open_ends += named
     return found
-
-
-def _name(raw: bytes) -> str:
-    try:
-        return decode_message(raw).uri
-    except RemoteProtocolError:
-        return _name_unreadable(raw)
 
 
 def _name_unreadable(raw: bytes) -> str:

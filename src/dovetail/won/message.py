@@ -393,8 +393,3 @@ def uri_address(uri: str) -> Address | None:
         return parse_address(uri) if uri.startswith(v.MESSAGE_SCHEME) else None
     except ValueError:
         return None
-
-
-def collect_quads(messages: Iterable[Message]) -> list[Quad]:
-    """All quads of several messages, for one dataset."""
-    return [quad for message in messages for quad in message.quads]

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from dovetail.won import vocabulary as v
 from dovetail.won.canonical import Quad, Statement, encode_lines, join_lines
-from dovetail.won.message import Message, collect_quads
+from dovetail.won.message import Message
 from dovetail.won.readers.blocks import HEADER, block_writer, encode_block
 
 
@@ -42,8 +42,3 @@ def encode_document(quads: list[Quad], media_type: str) -> bytes:
     if media_type == "text/turtle":
         return HEADER.encode() + encode_graphs({(s, p, o, "") for s, p, o, _ in quads})
     return HEADER.encode() + encode_graphs(quads)
-
-
-def encode_messages(messages: Iterable[Message], media_type: str) -> bytes:
-    """Messages as a document of the given media type."""
-    return encode_document(collect_quads(messages), media_type)
