@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 
 from dovetail.audit.merkle_scan import Node, decode_part, merge_parts, push_leaves, walk_files
-from dovetail.tlog.tree import fold_perfect, root_of
+from dovetail.tlog.tree import fold_perfect
+from tlog.trees import root_of
 
 LEAVES = [hashlib.sha256(bytes([number])).digest() for number in range(64)]
 

@@ -18,8 +18,9 @@ from dovetail.model.address import Address, address_of
 from dovetail.model.errors import JournalDamaged, JournalError, JournalFull, JournalLocked
 from dovetail.model.hop import Observation, Reason, Stage
 from dovetail.tlog.keys import Signer
-from dovetail.tlog.tree import HASH_BYTES, root_of, split_hashes
+from dovetail.tlog.tree import HASH_BYTES, split_hashes
 from journal.worlds import SERVER, SIGNER, START_US, Model, observe, open_writer, random_observations
+from tlog.trees import root_of
 
 
 def test_a_hop_comes_back_as_it_was_appended(tmp_path):

@@ -23,9 +23,10 @@ from dovetail.model.errors import JournalDamaged, JournalLocked, JournalRolledBa
 from dovetail.model.hop import Hop, Reason, Stage
 from dovetail.tlog.checkpoint import verify_checkpoint
 from dovetail.tlog.leaf import NO_DIGEST, encode_entry
-from dovetail.tlog.tree import Frontier, hash_leaf, root_of
+from dovetail.tlog.tree import Frontier, hash_leaf
 from journal.worlds import SERVER, SIGNER, START_US, expiring, observe, open_writer, random_observations
 from lake.lakes import manifest_files, manifests_of
+from tlog.trees import root_of
 
 DAY_US = 86_400_000_000
 

@@ -11,10 +11,10 @@ from dovetail.tlog.tree import (
     hash_leaf,
     prove_consistency,
     prove_inclusion,
-    root_of,
     verify_consistency,
     verify_inclusion,
 )
+from tlog.trees import root_of
 
 # the eight entries and roots that implementations of Certificate Transparency share as reference data
 ENTRIES = [

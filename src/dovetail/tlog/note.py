@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from cryptography.exceptions import InvalidSignature
@@ -136,22 +136,27 @@ def select_signatures(note: str, verifiers: Iterable[Verifier]) -> tuple[str, li
     own: tuple[str, str] | None = None
     others: dict[str, tuple[str, str]] = {}
     for verifier in verifiers:
-        for kind in (SIGNS_CHECKPOINT, SIGNS_COSIGNATURE):
-            start = f"{_MARK}{verifier.name} "
-            for line in lines:
-                if not line.startswith(start):
-                    continue
-                if decode_base64(line[len(start) :], "a signature")[:_KEY_ID_BYTES] != _key_id(verifier, kind):
-                    continue
-                if kind == SIGNS_COSIGNATURE:
-                    others[verifier.name] = (line, key_text(verifier, kind))
-                elif verifier.name == checkpoint.origin:
-                    own = (line, key_text(verifier))
+        cosigned = _find_line(lines, verifier, SIGNS_COSIGNATURE)
+        if cosigned is not None:
+            others[verifier.name] = (cosigned, key_text(verifier, SIGNS_COSIGNATURE))
+        signed = _find_line(lines, verifier, SIGNS_CHECKPOINT)
+        if signed is not None and verifier.name == checkpoint.origin:
+            own = (signed, key_text(verifier))
     if own is None:
         raise ReceiptError(f"checkpoint: no known key of {checkpoint.origin} has signed it")
     chosen = [own, *(others[name] for name in sorted(others))]
     text = checkpoint.body() + "\n" + "".join(f"{line}\n" for line, _ in chosen)
     return text, [key for _, key in chosen]
+
+
+def _find_line(lines: Sequence[str], verifier: Verifier, kind: int) -> str | None:
+    """The last signature line of this kind that names the key."""
+    start, key_id = f"{_MARK}{verifier.name} ", _key_id(verifier, kind)
+    found = None
+    for line in lines:
+        if line.startswith(start) and decode_base64(line[len(start) :], "a signature")[:_KEY_ID_BYTES] == key_id:
+            found = line
+    return found
 
 
 def _split_line(line: str, signer: Verifier, kind: int) -> bytes:

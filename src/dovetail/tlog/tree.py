@@ -95,14 +95,6 @@ class Frontier:
         return Frontier(self.size, self.peaks())
 
 
-def root_of(leaf_hashes: Iterable[bytes]) -> bytes:
-    """The root over leaf hashes in order."""
-    frontier = Frontier()
-    for leaf in leaf_hashes:
-        frontier.append(leaf)
-    return frontier.root()
-
-
 def aligned_ranges(first: int, end: int, max_level: int = MAX_LEVEL) -> list[tuple[int, int]]:
     """Split `[first, end)` into the fewest perfect subtrees, as (start, level) from left to right."""
     ranges = []
@@ -160,23 +152,12 @@ def verify_inclusion(leaf: bytes, index: int, size: int, path: Sequence[bytes], 
     """RFC 9162, 2.1.3.2. Raises CheckpointError if `path` does not lead from `leaf` to `root`."""
     if not 0 <= index < size:
         raise CheckpointError(f"leaf {index} is not in a tree of {size} leaves")
-    if len(path) > MAX_LEVEL:
-        raise CheckpointError(f"inclusion proof of {len(path)} hashes, expected at most {MAX_LEVEL}")
-    node, last, computed = index, size - 1, leaf
-    for step in path:
-        if last == 0:
-            raise CheckpointError(f"inclusion proof of leaf {index} is too long")
-        if node & 1 or node == last:
-            computed = hash_children(step, computed)
-            while not node & 1 and node:
-                node >>= 1
-                last >>= 1
-        else:
-            computed = hash_children(computed, step)
-        node >>= 1
-        last >>= 1
-    if last != 0:
-        raise CheckpointError(f"inclusion proof of leaf {index} is too short")
+    sides = _sides(index, size - 1)
+    if len(path) != len(sides):
+        raise CheckpointError(f"inclusion proof of {len(path)} hashes, expected {len(sides)}")
+    computed = leaf
+    for step, is_left in zip(path, sides, strict=True):
+        computed = hash_children(step, computed) if is_left else hash_children(computed, step)
     if computed != root:
         raise CheckpointError(f"inclusion proof of leaf {index} leads to another root than that of {size} leaves")
 
@@ -185,41 +166,43 @@ def verify_consistency(old_size: int, old_root: bytes, size: int, root: bytes, p
     """RFC 9162, 2.1.4.2. Raises CheckpointError if the old tree is not a prefix of the new one."""
     if not 0 <= old_size <= size:
         raise CheckpointError(f"a tree of {size} leaves cannot begin with one of {old_size}")
-    if len(path) > MAX_LEVEL + 1:
-        raise CheckpointError(f"consistency proof of {len(path)} hashes, expected at most {MAX_LEVEL + 1}")
     if old_size in (0, size):
         if path:
-            raise CheckpointError("consistency proof is too long")
+            raise CheckpointError(f"consistency proof of {len(path)} hashes, expected none")
         if old_root != (EMPTY_ROOT if old_size == 0 else root):
             raise CheckpointError(f"two different roots for {old_size} leaves")
         return
-    hashes = list(path)
-    if old_size & (old_size - 1) == 0:
-        hashes.insert(0, old_root)
-    if not hashes:
-        raise CheckpointError("consistency proof is too short")
-    node, last = old_size - 1, size - 1
-    while node & 1:
-        node >>= 1
-        last >>= 1
-    old_computed = computed = hashes[0]
-    for step in hashes[1:]:
-        if last == 0:
-            raise CheckpointError("consistency proof is too long")
-        if node & 1 or node == last:
+    level = (old_size & -old_size).bit_length() - 1  # of the last perfect subtree of the old tree
+    is_perfect = old_size == 1 << level
+    sides = _sides((old_size - 1) >> level, (size - 1) >> level)
+    expected = len(sides) + (not is_perfect)
+    if len(path) != expected:
+        raise CheckpointError(f"consistency proof of {len(path)} hashes, expected {expected}")
+    start, steps = (old_root, path) if is_perfect else (path[0], path[1:])
+    old_computed = computed = start
+    for step, is_left in zip(steps, sides, strict=True):
+        if is_left:
             old_computed = hash_children(step, old_computed)
             computed = hash_children(step, computed)
-            while not node & 1 and node:
-                node >>= 1
-                last >>= 1
         else:
             computed = hash_children(computed, step)
-        node >>= 1
-        last >>= 1
-    if last != 0:
-        raise CheckpointError("consistency proof is too short")
     if old_computed != old_root or computed != root:
         raise CheckpointError(f"the tree of {size} leaves does not begin with that of {old_size} leaves")
+
+
+def _sides(node: int, last: int) -> list[bool]:
+    """For each hash on the path from a node to the root: is it the left one? `last` is the last node of the level."""
+    sides = []
+    while last:
+        is_left = bool(node & 1) or node == last
+        if is_left:
+            while not node & 1:  # the last node of a level has no sibling: it moves up unchanged
+                node >>= 1
+                last >>= 1
+        sides.append(is_left)
+        node >>= 1
+        last >>= 1
+    return sides
 
 
 def _split(leaves: int) -> int:
