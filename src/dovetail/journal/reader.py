@@ -241,12 +241,12 @@ class JournalReader:
             raise JournalDamaged(f"{self.path}: hop {position} lies where {first} should be")
         while end is None or position < end:
             row = self._commit_from(position)
-            if row is None and position < self.marked_size():
+            if row is None:
+                if position >= self.marked_size():
+                    return
                 row = self._commit_from(position)  # committed since the first query, or missing
                 if row is None:
                     raise JournalDamaged(f"{self.path}: hops from {position} on are missing")
-            if row is None:
-                return
             self.check_types(row, "commits", int, int, int, int, int, int, bytes)
             first_seq, count, first_at_us, last_at_us, body_bytes, crc, rows = row
             if first_seq != position:

@@ -35,15 +35,10 @@ def find_problems(site: Site, look_for_java: FindJava = find_java) -> Iterator[s
     for finding in check_needed_files(site):
         yield f"{finding.check}: {finding.detail}: {finding.advice}"
     for table in site.servers():
-        if not isinstance(table, SwarmServerSection):
-            yield from _find_bad_key(table.label, site.signing_key_of(table))
         if isinstance(table, SwarmServerSection):
-            size = len(os.fsencode(site.swarm_directory(table) / CONTROL_FILE))
-            if size > MAX_SOCKET_PATH_BYTES:
-                yield (
-                    f"{table.label}: the path of its control socket has {size} bytes, at most {MAX_SOCKET_PATH_BYTES} "
-                    "are possible: name a shorter `directory`"
-                )
+            yield from _find_long_path(table.label, site.swarm_directory(table) / CONTROL_FILE)
+        else:
+            yield from _find_bad_key(table.label, site.signing_key_of(table))
         yield from _find_rolled_back(site, table)
     token_file = site.config.dashboard.token_file
     if site.runs_dashboard and token_file is not None:
@@ -151,6 +146,15 @@ def _find_rolled_back(site: Site, table: ServerSection) -> Iterator[str]:
         check_journal(site, table)
     except JournalRolledBack as error:
         yield f"{table.label}: {error}"
+
+
+def _find_long_path(label: str, control: Path) -> Iterator[str]:
+    size = len(os.fsencode(control))
+    if size > MAX_SOCKET_PATH_BYTES:
+        yield (
+            f"{label}: the path of its control socket has {size} bytes, at most {MAX_SOCKET_PATH_BYTES} are possible: "
+            "name a shorter `directory`"
+        )
 
 
 def _find_bad_key(label: str, path: Path) -> Iterator[str]:
