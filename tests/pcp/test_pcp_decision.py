@@ -32,9 +32,9 @@ class Deciding:
     def session(self, connection: int):
         return self.world.broker._sessions[str(connection)]
 
-    def decide(self, *targets: str, sender=SENDER, kind=PING, expires_us=NEVER_US, connection=None) -> Decision:
+    def decide(self, *targets: str, sender=SENDER, kind=PING, is_expired=False, connection=None) -> Decision:
         session = self.session(self.sender if connection is None else connection)
-        return self.world.broker._decide(session, sender, kind, list(targets), expires_us, NOW)
+        return self.world.broker._decide(session, sender, kind, list(targets), is_expired)
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_a_route_of_several_kinds(deciding):
 def test_the_association_of_a_stranger(deciding):
     request = {"sender": "pcp://client_d/agent", "kind": ASSOCIATE, "connection": deciding.stranger}
     assert isinstance(deciding.decide(BROKER, **request), Associate)
-    assert isinstance(deciding.decide(BROKER, **request, expires_us=NOW), Expire)
+    assert isinstance(deciding.decide(BROKER, **request, is_expired=True), Expire)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_the_association_of_a_stranger(deciding):
         ([TARGET], {"kind": "no"}, Reason.UNAUTHORIZED, Answer.UNAUTHORIZED),
         (["pcp://secret/agent"], {}, Reason.UNAUTHORIZED, Answer.UNAUTHORIZED),
         (["pcp://*/agent"], {}, Reason.UNAUTHORIZED, Answer.UNAUTHORIZED),
-        ([TARGET, "pcp://secret/agent"], {"expires_us": NOW}, Reason.UNAUTHORIZED, Answer.UNAUTHORIZED),
+        ([TARGET, "pcp://secret/agent"], {"is_expired": True}, Reason.UNAUTHORIZED, Answer.UNAUTHORIZED),
     ],
 )
 def test_refusals(deciding, targets, changes, reason, answer):
@@ -80,11 +80,11 @@ def test_refusals(deciding, targets, changes, reason, answer):
 def test_each_check_comes_before_the_next(deciding):
     """Sender, characters, rules, lifetime: each message has all the faults of those after it."""
     secret, forbidden = "pcp://secret/agent", "pcp://a\0b/agent"
-    assert deciding.decide(secret, forbidden, sender="pcp://x/agent", expires_us=NOW).reason is Reason.SENDER_MISMATCH
-    assert deciding.decide(secret, forbidden, expires_us=NOW).reason is Reason.FORBIDDEN_CHARACTERS
-    assert deciding.decide(secret, kind="n\0o", expires_us=NOW).reason is Reason.FORBIDDEN_CHARACTERS
-    assert deciding.decide(secret, expires_us=NOW).reason is Reason.UNAUTHORIZED
-    assert isinstance(deciding.decide(TARGET, expires_us=NOW), Expire)
+    assert deciding.decide(secret, forbidden, sender="pcp://x/agent", is_expired=True).reason is Reason.SENDER_MISMATCH
+    assert deciding.decide(secret, forbidden, is_expired=True).reason is Reason.FORBIDDEN_CHARACTERS
+    assert deciding.decide(secret, kind="n\0o", is_expired=True).reason is Reason.FORBIDDEN_CHARACTERS
+    assert deciding.decide(secret, is_expired=True).reason is Reason.UNAUTHORIZED
+    assert isinstance(deciding.decide(TARGET, is_expired=True), Expire)
 
 
 def test_before_the_association_only_the_association_is_decided(deciding):
@@ -94,9 +94,7 @@ def test_before_the_association_only_the_association_is_decided(deciding):
     assert (refused.reason, refused.answer) == (Reason.SENDER_MISMATCH, Answer.ASSOCIATION_REFUSED)
 
 
-def test_expired_is_what_does_not_expire_later_than_the_clock_less_its_skew(deciding):
-    assert isinstance(deciding.decide(TARGET, expires_us=NOW), Expire)
-    assert isinstance(deciding.decide(TARGET, expires_us=NOW + 1), DeliverToOne)
+def test_expired_is_what_does_not_expire_later_than_the_clock_less_its_skew():
     assert Lifetimes(5, 10).latest_expired_us(NOW) == NOW - 5_000
 
 
@@ -135,4 +133,4 @@ def test_wildcards_that_stand_for_nobody_cost_no_look_at_the_rules():
     sender = world.associate("client_a", "controller")
     targets = [f"pcp://*/type{number}" for number in range(1000)]
     session = world.broker._sessions[str(sender)]
-    assert count_calls(lambda: world.broker._decide(session, SENDER, PING, targets, NEVER_US, NOW)) < 100 * len(targets)
+    assert count_calls(lambda: world.broker._decide(session, SENDER, PING, targets, False)) < 100 * len(targets)

@@ -104,7 +104,7 @@ class Pair:
             decoded = decode_frame(frame)
             envelope = decoded.envelope
             decision = fast.broker._decide(
-                session, envelope.sender, envelope.message_type, envelope.targets, decoded.expires_us, 0
+                session, envelope.sender, envelope.message_type, envelope.targets, is_expired=False
             )
             assert match_template(session.template, frame) == decoded.expires_us
             if not session.decision.receiver.is_closing:

@@ -26,7 +26,7 @@ from dovetail.pcp.events import Event, LongListHandled, SessionEnded, SessionOpe
 from dovetail.pcp.frame_template import make_template, match_template
 from dovetail.pcp.idle_timers import Timeouts
 from dovetail.pcp.inventory import CONNECTED, DISCONNECTED, Changes, Registry, read_request
-from dovetail.pcp.lifetimes import NEVER_US, Lifetimes
+from dovetail.pcp.lifetimes import Lifetimes
 from dovetail.pcp.message import Message, message_of
 from dovetail.pcp.outbound import Outbound
 from dovetail.pcp.permission_cache import PermissionCache
@@ -245,9 +245,8 @@ class Broker:
         wants_report = envelope.destination_report is True
         if len(targets) > LONG_LIST:
             self._outbound.events.append(LongListHandled(connection=session.connection, entries=len(targets)))
-        decision = self._decide(
-            session, envelope.sender, envelope.message_type, targets, expires_us, self._latest_expired_us
-        )
+        is_expired = expires_us <= self._latest_expired_us
+        decision = self._decide(session, envelope.sender, envelope.message_type, targets, is_expired)
         if (
             isinstance(decision, DeliverToOne)
             and decision.receiver.is_direct
@@ -279,7 +278,7 @@ class Broker:
         target = BROKER_URI if origin.target is UNSET else origin.target
         if parse_uri(target).is_wildcard:
             raise RemoteProtocolError(Reason.INVALID_SCHEMA, f"target {target!r}: version 2 has no multicast")
-        decision = self._decide(session, sender, origin.message_type, [target], NEVER_US, self._latest_expired_us)
+        decision = self._decide(session, sender, origin.message_type, [target], is_expired=False)
         if isinstance(decision, Refuse):
             self._refuse(session, data, decision, now)
             return

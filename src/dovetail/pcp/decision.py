@@ -73,21 +73,12 @@ class Decider:
         self._permissions = permissions
 
     def decide(
-        self,
-        session: Session,
-        sender: str,
-        message_type: str,
-        targets: list[str],
-        expires_us: int,
-        latest_expired_us: int,
+        self, session: Session, sender: str, message_type: str, targets: list[str], is_expired: bool
     ) -> Decision:
-        """The decision on a message with these fields that arrived through this session.
-
-        It has expired if `expires_us` is not after `latest_expired_us`, which the broker's `Lifetimes` compute.
-        """
+        """The decision on a message with these fields that arrived through this session."""
         uri = session.uri
         if message_type == ASSOCIATE_REQUEST and session.version == 1 and BROKER_URIS.issuperset(targets or ("",)):
-            return self._decide_association(session, sender, targets, expires_us, latest_expired_us)
+            return self._decide_association(session, sender, targets, is_expired)
         if sender != uri:
             return NOT_ASSOCIATED if uri is None else Refuse(Reason.SENDER_MISMATCH, f"sender is not {uri}")
         permission = session.permissions.get(message_type)
@@ -104,17 +95,15 @@ class Decider:
             verdict = policy.judge(targets[0]) if receiver else find_denied(targets, policy, self._registry)
             if verdict is not None and not verdict.is_allowed:
                 return Refuse(Reason.UNAUTHORIZED, verdict.describe(), Answer.UNAUTHORIZED)
-        if expires_us <= latest_expired_us:
+        if is_expired:
             return Expire(find_route(targets, self._registry), permission.keeps_body)
         if receiver is not None:
             return DeliverToOne(receiver, permission.keeps_body)
         return Deliver(find_route(targets, self._registry), permission.keeps_body)
 
-    def _decide_association(
-        self, session: Session, sender: str, targets: list[str], expires_us: int, latest_expired_us: int
-    ) -> Decision:
+    def _decide_association(self, session: Session, sender: str, targets: list[str], is_expired: bool) -> Decision:
         refusal = find_refusal(session, sender, self._permissions.authorization)
         if refusal is not None:
             return Refuse(refusal.reason, refusal.detail, Answer.ASSOCIATION_REFUSED)
-        decision = Expire if expires_us <= latest_expired_us else Associate
+        decision = Expire if is_expired else Associate
         return decision(find_route(targets, self._registry), self._permissions.keeps_body(ASSOCIATE_REQUEST))

@@ -1,4 +1,7 @@
-"""When a message is expired: the one place that compares `expires` with the clock."""
+"""When a message is expired: the one place that compares lifetimes with the clock.
+
+The broker takes `latest_expired_us` once a turn, and what expires later than that is not expired in this turn.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from dovetail.model.hop import Reason
 from dovetail.pcp.message import Message
 
 NEVER_US = 1 << 62
-"""Used as `expires` of a message that has none."""
+"""The end of a message that has no `expires`."""
 
 
 class Lifetimes:
