@@ -174,27 +174,14 @@ class NodeServer:
         path, _, query = request.path.decode("latin-1").partition("?")
         for kind in LinkKind:
             if path == f"{NODE_PATH}/link/{kind.value}":
-                limits = self.options.settings
-                is_crowded = self._links.hosts[request.host] >= limits.max_links_per_address
-                if is_crowded or self._links.count >= limits.max_links:
-                    return Reply(503, headers=(("Retry-After", "5"),))
-                return Accept(f"in {next(self._numbers)}", kind.value)
+                return self._admit(request, kind)
         varies = (("Vary", "Accept"),)
         media_type = choose_media_type(str(request.headers.get("accept", "")))
         if media_type is None:
             return Reply(406, b"TriG, N-Quads and Turtle are served\n", headers=varies)
-        reader = None
-        if needs_proof(self.node, path):
-            claim = read_claim(request.headers)
-            key = None if claim is None else self.node.keys.find(claim.signer, now_us())
-            if claim is not None and key is None and claim.signer in find_parties(self.node, path, self.journal.raw):
-                self._links.ask(claim.signer)
-                return Reply(503, b"the key of the signer is being fetched\n", headers=(("Retry-After", "1"),))
-            uri = f"{self.node.uri.removesuffix(NODE_PATH)}{request.path.decode('latin-1')}"
-            skew_ms = self.options.settings.max_clock_skew_ms
-            if claim is None or key is None or not is_proven(claim, uri, key, now_us(), skew_ms):
-                return Reply(401, b"sign the request with the key of an atom that takes part\n", headers=_SIGN)
-            reader = claim.signer
+        reader = self._identify_reader(request, path) if needs_proof(self.node, path) else None
+        if isinstance(reader, Reply):
+            return reader
         # Only what the journal has is shown: a message that could still be lost is not shown to anybody.
         body = encode_resource(self.node, path, query, media_type, self.journal.raw, reader)
         if body is None:
@@ -203,6 +190,27 @@ class NodeServer:
         if log_of_deleted is not None:
             return Reply(410, body, media_type, (*varies, ("Link", f'<{log_of_deleted}>; rel="archives"')))
         return Reply(200, body, media_type, varies)
+
+    def _admit(self, request: Request, kind: LinkKind) -> Accept[str] | Reply:
+        """Accept a link, if there is room for it."""
+        limits = self.options.settings
+        is_crowded = self._links.hosts[request.host] >= limits.max_links_per_address
+        if is_crowded or self._links.count >= limits.max_links:
+            return Reply(503, headers=(("Retry-After", "5"),))
+        return Accept(f"in {next(self._numbers)}", kind.value)
+
+    def _identify_reader(self, request: Request, path: str) -> str | Reply:
+        """The atom that signed the request, or the reply to a request that no known atom signed."""
+        now = now_us()
+        claim = read_claim(request.headers)
+        key = None if claim is None else self.node.keys.find(claim.signer, now)
+        if claim is not None and key is None and claim.signer in find_parties(self.node, path, self.journal.raw):
+            self._links.ask(claim.signer)
+            return Reply(503, b"the key of the signer is being fetched\n", headers=(("Retry-After", "1"),))
+        uri = f"{self.node.uri.removesuffix(NODE_PATH)}{request.path.decode('latin-1')}"
+        if claim is None or key is None or not is_proven(claim, uri, key, now, self.options.settings.max_clock_skew_ms):
+            return Reply(401, b"sign the request with the key of an atom that takes part\n", headers=_SIGN)
+        return claim.signer
 
 
 async def serve_node(server: NodeServer, on_ready: Callable[[dict[str, object]], None]) -> None:

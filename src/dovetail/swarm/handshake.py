@@ -109,10 +109,7 @@ class Handshake:
             return
         contact.hello_ticket = None
         contact.is_hello_answered = True
-        if contact.unanswered >= MAX_UNANSWERED and now - contact.silent_us >= LOST_US and contact.is_validated:
-            if contact.known_until_ms is None:
-                contact.known_until_ms = contact.silent_us // 1000 - HEARD_MARGIN_MS
-            self.to_ask.append(contact)
+        self._note_return(contact, now)
         if answer.address == self._contacts.local:
             contact.refused_until_us = now + CONFLICT_US
             self._refuse_identity(contact, now)
@@ -123,18 +120,29 @@ class Handshake:
             self.to_ask.append(contact)
         contact.knows_us = contact.hello_had_proof
         self._validate(contact)
-        if contact.requested & I_RELAY_TO_YOU:
-            self.link(contact, now, forward=bool(answer.granted & YOU_RELAY_TO_ME))
-        if contact.requested & YOU_RELAY_TO_ME:
-            self.link(contact, now, backward=bool(answer.granted & I_RELAY_TO_YOU))
-        if contact.requested and not contact.is_linked and contact.knows_us:
-            contact.refused_until_us = now + REFUSED_US
+        self._take_grant(contact, answer.granted, now)
         if not contact.knows_us:
             contact.hello_due_us = now
         else:
             contact.hello_due_us = now + (REFRESH_US if contact.is_linked else REFRESH_UNLINKED_US)
         for introduction in answer.introductions:
             self._add_introduced(introduction, now)
+
+    def _note_return(self, contact: Contact, now: int) -> None:
+        """If the contact was silent so long that messages may be missing, ask it for those since then."""
+        if contact.unanswered >= MAX_UNANSWERED and now - contact.silent_us >= LOST_US and contact.is_validated:
+            if contact.known_until_ms is None:
+                contact.known_until_ms = contact.silent_us // 1000 - HEARD_MARGIN_MS
+            self.to_ask.append(contact)
+
+    def _take_grant(self, contact: Contact, granted: int, now: int) -> None:
+        """Establish or end the requested links as the contact answered."""
+        if contact.requested & I_RELAY_TO_YOU:
+            self.link(contact, now, forward=bool(granted & YOU_RELAY_TO_ME))
+        if contact.requested & YOU_RELAY_TO_ME:
+            self.link(contact, now, backward=bool(granted & I_RELAY_TO_YOU))
+        if contact.requested and not contact.is_linked and contact.knows_us:
+            contact.refused_until_us = now + REFUSED_US
 
     def _receive_own_address(self, hello: Hello, contact: Contact, now: int) -> None:
         if (asked := self._sent.get(hello.ticket)) is not None:
