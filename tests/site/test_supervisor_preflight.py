@@ -15,10 +15,9 @@ from dovetail.lake.seal import seal_journal
 from dovetail.lake.store import LocalStore
 from dovetail.model.address import address_of
 from dovetail.model.hop import Observation, Stage
-from dovetail.runtime import swarm_control
 from dovetail.site.config import load_config
 from dovetail.site.doctor.site import MIN_FREE_BYTES
-from dovetail.site.preflight import CONTROL_FILE, find_problems
+from dovetail.site.preflight import find_problems
 from dovetail.site.servers import Site
 from dovetail.tlog.keys import Signer
 
@@ -111,7 +110,6 @@ def test_a_key_that_is_a_pipe(problems, directory):
 
 
 def test_a_control_socket_with_a_path_that_no_socket_can_have(problems):
-    assert CONTROL_FILE == swarm_control.CONTROL_FILE
     (problem,) = problems(SITE + f'directory = "{"x" * 200}"\n')
     assert "at most 107 are possible: name a shorter `directory`" in problem
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dovetail.cli.exit_codes import EXIT_NO
+from dovetail.model.times import SECOND_US
 
 if TYPE_CHECKING:
     from dovetail.sim.disk import JournalFolder
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Simulated worlds: same seed, same journals, byte for byte.", no_args_is_help=True)
 
-_SECOND_US = 1_000_000
 _MAX_FINDINGS_PRINTED = 20
 
 
@@ -59,7 +59,7 @@ def run(
     if out is not None and seeds > 1:
         raise UsageError(f"--out holds one world, expected --seeds 1, got {seeds}")
     journal_factory = None if out is None else _open_folder(out, seed)
-    setting = Setting(places=places, duration_us=int(duration * _SECOND_US))
+    setting = Setting(places=places, duration_us=int(duration * SECOND_US))
     has_findings = False
     for one in range(seed, seed + seeds):
         report = run_scenario(
@@ -118,7 +118,7 @@ def _summarize(report: Report) -> str:
     network, streams = report.network, report.links
     rows = {
         "world": f"{report.scenario}, seed {report.seed}, {report.places} places, {len(report.faults)} faults",
-        "time": f"{report.virtual_us / _SECOND_US:.3f} s virtual, {report.events} events, "
+        "time": f"{report.virtual_us / SECOND_US:.3f} s virtual, {report.events} events, "
         + ("settled" if report.is_settled else "NOT settled"),
         "network": f"{network.sent} datagrams sent, {network.lost} lost, {network.cut} cut, "
         f"{network.duplicated} duplicated, {network.reordered} reordered",

@@ -8,7 +8,8 @@ import random
 import socket
 from collections.abc import Callable
 
-MAX_DATAGRAM_BYTES = 2_048
+from dovetail.runtime.swarm_udp import MAX_DATAGRAM_BYTES
+
 MAX_BATCH = 64
 CHUNK_BYTES = 65_536
 _HOST = "127.0.0.1"

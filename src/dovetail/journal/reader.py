@@ -35,7 +35,7 @@ MAX_NAMES_CACHED = 200_000
 MAX_MESSAGES_CACHED = 50_000
 HAS_MARK, HAS_MARK_VALUE = "high_water", "beside"
 """What `identity` says if there is a high-water mark."""
-_SQL_VARIABLES = 500
+SQL_VARIABLES = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -441,8 +441,8 @@ class JournalReader:
     def _load_names(self, ids: list[int]) -> None:
         if len(self.names) + len(ids) > MAX_NAMES_CACHED:
             self.names.clear()
-        for start in range(0, len(ids), _SQL_VARIABLES):
-            part = ids[start : start + _SQL_VARIABLES]
+        for start in range(0, len(ids), SQL_VARIABLES):
+            part = ids[start : start + SQL_VARIABLES]
             marks = ",".join("?" * len(part))
             # the text is in the table and in its index: if the two differ, neither is trusted
             self.names.update(

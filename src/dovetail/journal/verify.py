@@ -19,7 +19,7 @@ from pathlib import Path
 from dovetail.journal.continuity import Known, find_breaks
 from dovetail.journal.database import BLOCK_LEAVES, BLOCK_LEVEL, CHECK_BYTES
 from dovetail.journal.message_survey import MessageSurvey, find_faults
-from dovetail.journal.reader import CommitRow, JournalReader
+from dovetail.journal.reader import SQL_VARIABLES, CommitRow, JournalReader
 from dovetail.journal.stored import HashedCommit
 from dovetail.journal.stored_tree import GrowingTree, JournalTree
 from dovetail.model.errors import CheckpointError, JournalDamaged, JournalError
@@ -28,7 +28,6 @@ from dovetail.tlog.checkpoint import SignedCheckpoint, verify_checkpoint
 from dovetail.tlog.keys import Verifier
 from dovetail.tlog.tree import HASH_BYTES
 
-_SQL_VARIABLES = 500
 MAX_FINDINGS = 100
 
 
@@ -253,8 +252,8 @@ class _Verification:
     def _count_listed(self, first_seq: int, ids: list[int]) -> int:
         """How many of these messages the index maps to this commit."""
         count = 0
-        for start in range(0, len(ids), _SQL_VARIABLES):
-            part = ids[start : start + _SQL_VARIABLES]
+        for start in range(0, len(ids), SQL_VARIABLES):
+            part = ids[start : start + SQL_VARIABLES]
             marks = ",".join("?" * len(part))
             query = f"SELECT count(*) FROM hop_index WHERE first_seq = ? AND message_id IN ({marks})"
             count += self._reader.one(query, (first_seq, *part))[0]

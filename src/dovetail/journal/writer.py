@@ -33,7 +33,6 @@ from dovetail.journal.database import (
     prepare_writer,
     translate,
 )
-from dovetail.journal.durable_file import sync_directory
 from dovetail.journal.encoding import Entries, hash_entries
 from dovetail.journal.high_water import MarkFile, mark_path, open_beside
 from dovetail.journal.layout import crc32
@@ -41,7 +40,7 @@ from dovetail.journal.messages import MessageRow, StoredMessage, encode_messages
 from dovetail.journal.reader import HAS_MARK, HAS_MARK_VALUE, JournalReader
 from dovetail.journal.slewing import SLACK_US, Slewing
 from dovetail.journal.stored_tree import GrowingTree, JournalTree
-from dovetail.keys.files import PRIVATE_MODE, make_private_directory
+from dovetail.keys.files import PRIVATE_MODE, make_private_directory, sync_directory
 from dovetail.model.errors import JournalDamaged, JournalError, JournalLocked
 from dovetail.model.hop import Hop, Observation, Stage
 from dovetail.tlog.checkpoint import Checkpoint, SignedCheckpoint, sign_checkpoint
@@ -51,7 +50,7 @@ Durability = Literal["full", "relaxed"]
 
 MAX_BLOCKS_UNSTORED = 1024
 _SYNCHRONOUS = {"full": "FULL", "relaxed": "NORMAL"}
-_BEFORE_ALL_TIME_US = -(1 << 62)
+BEFORE_ALL_TIME_US = -(1 << 62)
 
 
 class JournalWriter:
@@ -82,7 +81,7 @@ class JournalWriter:
         self._last_at_us: int
         last = self.reader.one(
             "SELECT first_seq + count, last_at_us, first_seq, crc FROM commits ORDER BY first_seq DESC LIMIT 1"
-        ) or (0, _BEFORE_ALL_TIME_US, 0, 0)
+        ) or (0, BEFORE_ALL_TIME_US, 0, 0)
         self.reader.check_types(last, "commits", int, int, int, int)
         self._size, self._last_at_us = last[:2]
         self._last_commit: tuple[int, int] = last[2:]

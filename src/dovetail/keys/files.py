@@ -97,14 +97,15 @@ def _write(path: Path, data: bytes, mode: int, *, force: bool) -> None:
         finally:
             with contextlib.suppress(FileNotFoundError):
                 temporary.unlink()
-        _sync_directory(path.parent)
+        sync_directory(path.parent)
     except FileExistsError:
         raise KeyFileError(f"{path} exists; --force overwrites it") from None
     except OSError as error:
         raise KeyFileError(f"{path} cannot be written: {error.strerror or error}") from None
 
 
-def _sync_directory(path: Path) -> None:
+def sync_directory(path: Path) -> None:
+    """Make the entries of a directory durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -22,6 +22,7 @@ from dovetail.lake.pages import walk_pages
 from dovetail.lake.rows import CHECK_BYTES, LAKE_SCHEMA, hash_rows
 from dovetail.lake.store import Store
 from dovetail.lake.writer import GROUP_BYTES, GROUP_ROWS
+from dovetail.model.address import ADDRESS_BYTES
 from dovetail.model.errors import ConnectFailed, JournalDamaged
 from dovetail.model.times import FIRST_US, LAST_US
 from dovetail.tlog.tree import Frontier
@@ -35,9 +36,6 @@ MAX_TEXT_BYTES = 8192
 
 MAX_REASON_CHARS = 200
 _HASH_PART = 1 << 20
-ADDRESS_BYTES = 32
-"""The length of an address, and of a digest."""
-
 CODECS = frozenset({"UNCOMPRESSED", "SNAPPY", "GZIP", "ZSTD"})
 """Those that every reader knows; sealing uses the last."""
 

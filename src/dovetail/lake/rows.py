@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from dovetail.model.errors import JournalDamaged
-from dovetail.model.hop import Reason, Stage
+from dovetail.model.hop import REASONS, STAGES, Reason, Stage
 from dovetail.tlog.leaf import NO_DIGEST, encode_tail, hash_run
 
 LAKE_SCHEMA = pa.schema(
@@ -33,9 +33,6 @@ LEAF_COLUMNS = ["seq", "at", "stage", "message", "counterpart", "reason", "size"
 CHECK_BYTES = 8
 """How many bytes of a leaf hash are in the column `leaf`."""
 
-_STAGES = {str(stage): stage for stage in Stage}
-_REASONS = {str(reason): reason for reason in Reason}
-
 
 def list_columns(table: Any) -> list[list[Any]]:
     """The columns of LEAF_COLUMNS as lists, times in microseconds."""
@@ -47,7 +44,7 @@ def list_columns(table: Any) -> list[list[Any]]:
 def read_words(where: str, seq: int, stage: str, reason: str | None) -> tuple[Stage, Reason | None]:
     """Stage and reason of a row; JournalDamaged, naming `where` it was read, for an unknown one."""
     try:
-        return _STAGES[stage], None if reason is None else _REASONS[reason]
+        return STAGES[stage], None if reason is None else REASONS[reason]
     except KeyError as unknown:
         raise JournalDamaged(f"{where}: hop {seq}: {unknown} is unknown") from None
 

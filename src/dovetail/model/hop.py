@@ -135,6 +135,11 @@ class Reason(enum.StrEnum):
     DUPLICATE_IDENTITY = "duplicate_identity", 174, "its sender uses the address of the peer that received it"
 
 
+STAGES = {str(stage): stage for stage in Stage}
+REASONS = {str(reason): reason for reason in Reason}
+"""Stages and reasons by their names in files."""
+
+
 class Relation(enum.StrEnum):
     """How a child names its parent."""
 

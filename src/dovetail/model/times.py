@@ -7,6 +7,8 @@ from datetime import MAXYEAR, MINYEAR, UTC, datetime, timedelta
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
+SECOND_US = 1_000_000
+MINUTE_US = 60 * SECOND_US
 _MAX_SECONDS_CACHED = 1024
 
 

@@ -16,7 +16,7 @@ from msgspec import UNSET
 from dovetail.model.address import address_of
 from dovetail.model.errors import LocalProtocolError, RemoteProtocolError
 from dovetail.model.hop import Hop, Reason, Stage
-from dovetail.model.wire import Frame, LinkId, Outgoing
+from dovetail.model.wire import CLOSE_GOING_AWAY, Frame, LinkId, Outgoing
 from dovetail.pcp.association import find_refusal
 from dovetail.pcp.codec_v1 import decode_frame
 from dovetail.pcp.codec_v2 import decode_message, encode_message
@@ -40,7 +40,6 @@ from dovetail.pcp.translation import Renderer
 from dovetail.pcp.uri import BROKER_URI, client_uri, parse_uri
 from dovetail.pcp.vocabulary import (
     CLOSE_ASSOCIATION_UNSUCCESSFUL,
-    CLOSE_GOING_AWAY,
     CLOSE_LIMIT_EXCEEDED,
     CLOSE_NO_CERTIFICATE,
     CLOSE_SUPERSEDED,

@@ -44,7 +44,6 @@ CLOSE_ASSOCIATION_UNSUCCESSFUL = 4002
 CLOSE_NO_CERTIFICATE = 4003
 CLOSE_LIMIT_EXCEEDED = 1011
 CLOSE_REVOKED = 1012
-CLOSE_GOING_AWAY = 1001
 
 
 class AssociateResponse(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

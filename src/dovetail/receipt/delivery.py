@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from dovetail.fabrics import fabric_named
 from dovetail.model.address import Address
 from dovetail.model.errors import ReceiptError
-from dovetail.model.hop import Hop, Reason, Relation, Stage
+from dovetail.model.hop import REASONS, STAGES, Hop, Relation
 from dovetail.receipt.claims import (
     check_claim,
     describe_commitment,
@@ -44,8 +44,6 @@ from dovetail.tlog.keys import Verifier
 from dovetail.tlog.leaf import NO_DIGEST, encode_entry
 from dovetail.tlog.tree import hash_leaf
 
-_STAGES: Mapping[str, Stage] = {str(stage): stage for stage in Stage}
-_REASONS: Mapping[str, Reason] = {str(reason): reason for reason in Reason}
 _RELATIONS: Mapping[str, Relation] = {str(relation): relation for relation in Relation}
 
 
@@ -188,19 +186,19 @@ def _check_journal(
 
 def read_hop(record: HopRecord, server: str, fabric: str, address: Address) -> tuple[Hop, bytes]:
     """Decode a hop record of `server`; returns the hop and its digest."""
-    if record.stage not in _STAGES:
+    if record.stage not in STAGES:
         raise ReceiptError(f"form: hop {record.seq} of {server} has the unknown stage {record.stage!r}")
-    if record.reason is not None and record.reason not in _REASONS:
+    if record.reason is not None and record.reason not in REASONS:
         raise ReceiptError(f"form: hop {record.seq} of {server} has the unknown reason {record.reason!r}")
     hop = Hop(
         server=server,
         seq=record.seq,
         at_us=record.at,
         fabric=fabric,
-        stage=_STAGES[record.stage],
+        stage=STAGES[record.stage],
         message=address,
         counterpart=record.counterpart,
-        reason=None if record.reason is None else _REASONS[record.reason],
+        reason=None if record.reason is None else REASONS[record.reason],
         size=record.size,
     )
     digest = NO_DIGEST if record.digest is None else bytes.fromhex(record.digest)

@@ -8,10 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dovetail.model.times import SECOND_US
 from dovetail.report.numbers import Quantiles
 
 MAX_SLOTS = 72
-SECOND_US = 1_000_000
 SLOT_WIDTHS_US = tuple(
     seconds * SECOND_US
     for seconds in (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21_600, 43_200, 86_400, 604_800)

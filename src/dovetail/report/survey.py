@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dovetail.audit.tables import Tables
+from dovetail.model.times import MINUTE_US
 from dovetail.receipt.witness_memory import Witnessed
 from dovetail.report import summary
 from dovetail.report.arrays import count_by, slot_width_us, span_us
@@ -16,7 +17,6 @@ from dovetail.report.numbers import Numbers, TrafficSlot
 
 _DELIVERY_COLUMNS = ("fabric", "type", "recipient", "outcome", "reason", "accepted", "finished", "latency_us")
 
-MINUTE_US = 60_000_000
 MAX_HOPS_TO_COUNT = 5_000_000
 """Up to this many hops are counted for slots of less than a minute, which the traffic table does not have."""
 

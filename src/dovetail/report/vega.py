@@ -12,12 +12,12 @@ from functools import cache
 from typing import Any
 
 from dovetail.model.errors import PipelineError
+from dovetail.model.times import MINUTE_US
 
 Spec = dict[str, Any]
 Colours = dict[str, str]
 
 _PLOT_HEIGHT = 160
-_MINUTE_US = 60_000_000
 _LABELS: Spec = {"labelLimit": 190}
 _DURATION = "datum.value < 1000 ? datum.value + ' ms' : format(datum.value / 1000, '.3~r') + ' s'"
 
@@ -181,7 +181,7 @@ def draw_band(points: Sequence[tuple[int, float, float, int]], colour: str, *, s
 
 def _time(field: str, title: str, times_us: Sequence[int]) -> Spec:
     span = max(times_us, default=0) - min(times_us, default=0)
-    form = "%H:%M:%S" if span < 4 * _MINUTE_US else "%H:%M" if span < 36 * 60 * _MINUTE_US else "%d %b %H:%M"
+    form = "%H:%M:%S" if span < 4 * MINUTE_US else "%H:%M" if span < 36 * 60 * MINUTE_US else "%d %b %H:%M"
     axis = {"grid": False, "tickCount": 4, "labelOverlap": "greedy", "labelSeparation": 12, "format": form}
     return {"field": field, "type": "temporal", "scale": {"type": "utc"}, "title": title, "axis": axis}
 

@@ -18,7 +18,7 @@ from typing import assert_never
 
 from dovetail.model.errors import ConfigError, DovetailError
 from dovetail.model.hop import Observation, Reason
-from dovetail.model.wire import CloseLink, LinkId, Outgoing, SendFrames
+from dovetail.model.wire import CLOSE_GOING_AWAY, CloseLink, LinkId, Outgoing, SendFrames
 from dovetail.pcp.broker import Broker
 from dovetail.pcp.events import (
     ClientRefused,
@@ -33,7 +33,6 @@ from dovetail.pcp.session import parse_mount
 from dovetail.pcp.settings import PcpSettings, check_settings
 from dovetail.pcp.vocabulary import (
     CLOSE_ASSOCIATION_UNSUCCESSFUL,
-    CLOSE_GOING_AWAY,
     CLOSE_NO_CERTIFICATE,
     CLOSE_REVOKED,
 )

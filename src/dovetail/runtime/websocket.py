@@ -38,7 +38,6 @@ LINGER_S = 1.0
 ROOM_CHECK_S = 0.05
 _SPARE_S = 1.0  # the caller's time limit for a handshake must expire before the transport's
 
-CLOSE_GOING_AWAY = 1001
 _NO_CODE = 1005
 _PROTOCOL_ERROR = 1002
 _TOO_BIG = 1009

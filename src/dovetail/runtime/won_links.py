@@ -16,14 +16,14 @@ from typing import Protocol
 from dovetail.journal.journal import Journal
 from dovetail.model.errors import ConnectFailed
 from dovetail.model.hop import Reason
-from dovetail.model.wire import CLOSE_NORMAL, CloseLink, LinkId, OpenLink, Outgoing, SendFrames
+from dovetail.model.wire import CLOSE_GOING_AWAY, CLOSE_NORMAL, CloseLink, LinkId, OpenLink, Outgoing, SendFrames
 from dovetail.runtime.addresses import AddressGuard
 from dovetail.runtime.driver import Durability, LinkCore
 from dovetail.runtime.frames import Memory
 from dovetail.runtime.key_fetches import KeyFetches
 from dovetail.runtime.limits import Limits
 from dovetail.runtime.loop import come_to_rest, drive
-from dovetail.runtime.websocket import CLOSE_GOING_AWAY, Link, LinkHandler, dial
+from dovetail.runtime.websocket import Link, LinkHandler, dial
 from dovetail.won.events import Event, HopUnreadable, KeyWanted
 from dovetail.won.settings import WonSettings
 

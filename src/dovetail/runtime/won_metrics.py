@@ -16,6 +16,7 @@ from dovetail.runtime.clock import now_us
 from dovetail.runtime.driver import Driver
 from dovetail.runtime.journal_metrics import JournalCollector
 from dovetail.runtime.metrics import new_registry
+from dovetail.runtime.pace import OTHERS
 from dovetail.won.atom import AtomState
 from dovetail.won.chain import ChainState
 from dovetail.won.connection import ConnectionState
@@ -25,7 +26,6 @@ from dovetail.won.node import Node
 from dovetail.won.status import QueueStatus
 
 MAX_NAMED_NODES = 100
-_OTHERS = "others"
 _State = TypeVar("_State", bound=StrEnum)
 
 
@@ -89,8 +89,8 @@ def _describe_queues(queues: list[QueueStatus]) -> Iterator[Metric]:
         reachable.add_metric([queue.node], int(queue.is_open))
     rest = ranked[MAX_NAMED_NODES:]
     if rest:
-        length.add_metric([_OTHERS], sum(queue.length for queue in rest))
-        age.add_metric([_OTHERS], max(0, *(queue.oldest_ms for queue in rest)) / 1000)
+        length.add_metric([OTHERS], sum(queue.length for queue in rest))
+        age.add_metric([OTHERS], max(0, *(queue.oldest_ms for queue in rest)) / 1000)
     yield length
     yield age
     yield reachable

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from dovetail.journal.folder import SUFFIX
 from dovetail.journal.reader import JournalReader
 from dovetail.journal.recovery import recover_journal
 from dovetail.journal.source import JournalSource
@@ -24,7 +25,6 @@ from dovetail.sim.damage import SUFFIXES, Damage, damage_files
 from dovetail.sim.randomness import Randomness
 from dovetail.tlog.keys import Signer
 
-SUFFIX = ".journal"
 _COPY = ".copy"
 
 

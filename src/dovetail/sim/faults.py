@@ -14,11 +14,12 @@ from typing import Annotated
 import msgspec
 
 from dovetail.model.errors import LocalProtocolError, UsageError
+from dovetail.model.times import SECOND_US
 from dovetail.sim.core import CrashPoint
 from dovetail.sim.damage import Damage
 from dovetail.sim.network import Link
 from dovetail.sim.randomness import Randomness, draw_between
-from dovetail.sim.world import SECOND_US, World
+from dovetail.sim.world import World
 
 MAX_FAULTS = 10_000
 MAX_SCHEDULE_BYTES = 4 << 20

@@ -12,11 +12,10 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from dovetail.fabrics import name_of
+from dovetail.journal.writer import BEFORE_ALL_TIME_US
 from dovetail.model.address import ADDRESS_BYTES, Address
 from dovetail.model.errors import JournalError
 from dovetail.model.hop import Hop, Observation
-
-_BEFORE_ALL_TIME_US = -(1 << 62)
 
 
 class MemoryJournal:
@@ -26,7 +25,7 @@ class MemoryJournal:
         self.server = server
         self.fabric = name_of(server)
         self.size = 0
-        self._last_at_us = _BEFORE_ALL_TIME_US
+        self._last_at_us = BEFORE_ALL_TIME_US
         self._unread: list[tuple[int, Observation]] = []
         self._hops: list[Hop] = []
         self._kept: set[Address] = set()

@@ -15,6 +15,7 @@ import msgspec
 
 from dovetail.model.errors import UsageError
 from dovetail.model.hop import Hop
+from dovetail.model.times import SECOND_US
 from dovetail.runtime.driver import Driver, Durability
 from dovetail.sim.core import JournalFactory
 from dovetail.sim.faults import ALL, AnyFault, apply_faults, draw_faults, end_of
@@ -22,7 +23,7 @@ from dovetail.sim.invariants import Finding, check_journals
 from dovetail.sim.links import LinkCounts
 from dovetail.sim.network import Link, NetworkCounts
 from dovetail.sim.randomness import Randomness
-from dovetail.sim.world import SECOND_US, World
+from dovetail.sim.world import World
 
 GRACE_US = 120 * SECOND_US
 """How long after the traffic and the last fault a world may take to settle."""

@@ -26,7 +26,7 @@ from dovetail.sim.seed_peer import SeedPeer
 from dovetail.sim.world import World
 from dovetail.swarm.content import expiration_ms
 from dovetail.swarm.peer import Peer
-from dovetail.swarm.peer_exchange import Endpoint, PeerAddress
+from dovetail.swarm.peer_exchange import PEER_ADDRESS_BYTES, Endpoint, PeerAddress
 from dovetail.swarm.pow import HashlibSearch, solve
 from dovetail.swarm.settings import PeerSettings, SwarmSettings
 from dovetail.swarm.status import PeerStatus
@@ -46,7 +46,6 @@ PAYLOAD_BYTES = 40
 SETTLED_MS = 1_000
 HOSTILE = {"max_wanted": (64, 128), "max_held_messages": (300, 600)}
 """Limits of peers in a hostile setting, drawn from these ranges."""
-_PEER_ADDRESS_BYTES = 20
 _SEARCH = HashlibSearch()
 
 
@@ -91,7 +90,7 @@ class SwarmScenario:
 
     def _make_peer(self, bootstrap: list[str]) -> CoreFactory:
         def factory(boot: Boot) -> Peer:
-            address = PeerAddress(self.world.randomness.derive_key(boot.name)[:_PEER_ADDRESS_BYTES])
+            address = PeerAddress(self.world.randomness.derive_key(boot.name)[:PEER_ADDRESS_BYTES])
             known = map(Endpoint, bootstrap)
             peer = Peer(SETTINGS, address, boot.random, boot.now, settings=self.settings, bootstrap=known)
             peer.restore(boot.journal.hops(), boot.now)

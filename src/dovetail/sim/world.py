@@ -13,6 +13,7 @@ from typing import Any
 from dovetail.fabrics import name_of
 from dovetail.model.errors import LocalProtocolError, UsageError
 from dovetail.model.hop import Hop
+from dovetail.model.times import SECOND_US
 from dovetail.runtime.driver import Driver
 from dovetail.sim.clock import START_US, Clock
 from dovetail.sim.core import CoreFactory, CrashPoint, DamagedDisks, JournalFactory
@@ -23,8 +24,6 @@ from dovetail.sim.network import Link, Network
 from dovetail.sim.process import ProcessOptions, SimProcess
 from dovetail.sim.randomness import Randomness
 from dovetail.sim.timeline import Timeline
-
-SECOND_US = 1_000_000
 
 
 class World:

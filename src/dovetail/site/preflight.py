@@ -24,8 +24,6 @@ from dovetail.site.doctor.machine import check_java, check_spark
 from dovetail.site.doctor.site import check_directory, check_file_system, check_object_store, check_port, check_room
 from dovetail.site.servers import Site, server_uri
 
-CONTROL_FILE = "control.sock"
-"""The name that `swarm_control` gives the socket in a peer's directory."""
 MAX_SOCKET_PATH_BYTES = 107
 FindJava = Callable[[], tuple[Java | None, list[Rejected]]]
 
@@ -36,7 +34,7 @@ def find_problems(site: Site, look_for_java: FindJava = find_java) -> Iterator[s
         yield f"{finding.check}: {finding.detail}: {finding.advice}"
     for table in site.servers():
         if isinstance(table, SwarmServerSection):
-            yield from _find_long_path(table.label, site.swarm_directory(table) / CONTROL_FILE)
+            yield from _find_long_path(table.label, site.swarm_directory(table))
         else:
             yield from _find_bad_key(table.label, site.signing_key_of(table))
         yield from _find_rolled_back(site, table)
@@ -148,8 +146,10 @@ def _find_rolled_back(site: Site, table: ServerSection) -> Iterator[str]:
         yield f"{table.label}: {error}"
 
 
-def _find_long_path(label: str, control: Path) -> Iterator[str]:
-    size = len(os.fsencode(control))
+def _find_long_path(label: str, directory: Path) -> Iterator[str]:
+    from dovetail.runtime.swarm_control import CONTROL_FILE
+
+    size = len(os.fsencode(directory / CONTROL_FILE))
     if size > MAX_SOCKET_PATH_BYTES:
         yield (
             f"{label}: the path of its control socket has {size} bytes, at most {MAX_SOCKET_PATH_BYTES} are possible: "

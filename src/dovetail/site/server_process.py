@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from dovetail.model.errors import ConfigError, JournalLocked, KeyFileError, ResourceBusy, UsageError
 from dovetail.model.fabric import Agreement
 from dovetail.site.config import parse_listen
+from dovetail.site.config.sections import MIB
 from dovetail.site.config.servers import PcpServerSection, ServerSection, SwarmServerSection, WonServerSection
 from dovetail.site.preflight import check_journal
 from dovetail.site.servers import SEAL, Site, SiteProcess
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from dovetail.journal.journal import Journal
     from dovetail.pcp.settings import PcpSettings
 
-MIB = 1024 * 1024
 SETTLE_US = 60_000_000
 """How long a broker may take to journal the outcome of a message that is over: a disk may be slow."""
 

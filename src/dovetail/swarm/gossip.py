@@ -20,12 +20,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from dovetail.model.times import SECOND_US
 from dovetail.swarm.contacts import Contact, Contacts, RandomSource
 from dovetail.swarm.peer_exchange import Endpoint
 from dovetail.swarm.queries import TICKET_BYTES, RangeList, encode_pull_range
 from dovetail.swarm.tickets import ANSWER_WITHIN_US, Question, Tickets
 
-SECOND_US: Final = 1_000_000
 IDLE_US: Final = 5 * SECOND_US
 BUSY_US: Final = 1 * SECOND_US
 ALONE_US: Final = SECOND_US // 2

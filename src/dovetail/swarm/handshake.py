@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from dovetail.model.times import SECOND_US
 from dovetail.swarm.contacts import HEARD_MARGIN_MS, Contact, Contacts, RandomSource
 from dovetail.swarm.events import IdentityConflict, PeerLinked, PeerUnlinked
 from dovetail.swarm.peer_exchange import (
@@ -30,7 +31,6 @@ from dovetail.swarm.peer_exchange import (
 from dovetail.swarm.refusals import DuplicateIdentity, UnknownTicket
 from dovetail.swarm.settings import PeerSettings
 
-SECOND_US: Final = 1_000_000
 REFRESH_US: Final = 30 * SECOND_US
 REFRESH_UNLINKED_US: Final = 120 * SECOND_US
 MAX_UNANSWERED: Final = 4

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from dovetail.model.times import SECOND_US
 from dovetail.swarm.contacts import Contact, Contacts, RandomSource
 from dovetail.swarm.handshake import (
     ENOUGH_CONTACTS,
@@ -29,7 +30,6 @@ from dovetail.swarm.handshake import (
     REFRESH_UNLINKED_US,
     REFRESH_US,
     REFUSED_US,
-    SECOND_US,
     Handshake,
 )
 from dovetail.swarm.peer_exchange import I_RELAY_TO_YOU, YOU_RELAY_TO_ME, Answer, Endpoint, Hello

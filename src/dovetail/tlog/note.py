@@ -24,11 +24,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from dovetail.model.canonical_base64 import encode_base64, parse_base64
 from dovetail.model.errors import CheckpointError, ReceiptError
 from dovetail.tlog.checkpoint import Checkpoint, parse_checkpoint
-from dovetail.tlog.keys import Signer, Verifier, check_name
+from dovetail.tlog.keys import KEY_ID_BYTES, Signer, Verifier, check_name
 
 SIGNS_CHECKPOINT = 0x01
 SIGNS_COSIGNATURE = 0x04
-_KEY_ID_BYTES = 4
 _MAX_KEYS_KEPT = 1024
 _MAX_NOTES_KEPT = 256
 _MARK = "— "
@@ -154,7 +153,7 @@ def _find_line(lines: Sequence[str], verifier: Verifier, kind: int) -> str | Non
     start, key_id = f"{_MARK}{verifier.name} ", _key_id(verifier, kind)
     found = None
     for line in lines:
-        if line.startswith(start) and decode_base64(line[len(start) :], "a signature")[:_KEY_ID_BYTES] == key_id:
+        if line.startswith(start) and decode_base64(line[len(start) :], "a signature")[:KEY_ID_BYTES] == key_id:
             found = line
     return found
 
@@ -164,9 +163,9 @@ def _split_line(line: str, signer: Verifier, kind: int) -> bytes:
     if not line.startswith(start):
         raise ReceiptError(f"signature: the key of {signer.name} stands where somebody else has signed")
     blob = decode_base64(line[len(start) :], f"the signature of {signer.name}")
-    if blob[:_KEY_ID_BYTES] != _key_id(signer, kind):
+    if blob[:KEY_ID_BYTES] != _key_id(signer, kind):
         raise ReceiptError(f"signature: that of {signer.name} was made by another key than the receipt carries")
-    return blob[_KEY_ID_BYTES:]
+    return blob[KEY_ID_BYTES:]
 
 
 def _check_cosignature(witness: Verifier, signature: bytes, body: str) -> Cosignature:
@@ -197,7 +196,7 @@ def _load_key(public_key: bytes) -> Ed25519PublicKey:
 
 @functools.lru_cache(maxsize=_MAX_KEYS_KEPT)
 def _key_id(verifier: Verifier, kind: int) -> bytes:
-    return hashlib.sha256(verifier.name.encode() + b"\n" + bytes([kind]) + verifier.public_key).digest()[:_KEY_ID_BYTES]
+    return hashlib.sha256(verifier.name.encode() + b"\n" + bytes([kind]) + verifier.public_key).digest()[:KEY_ID_BYTES]
 
 
 def decode_base64(text: str, what: str) -> bytes:

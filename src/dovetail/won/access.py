@@ -14,10 +14,9 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from dovetail.model.canonical_base64 import encode_base64
-from dovetail.won.signing import PublicKey, SigningKey, decode_base64
+from dovetail.won.signing import SIGNATURE_BYTES, PublicKey, SigningKey, decode_base64
 
 MAX_HEADER_CHARS = 4096
-_SIGNATURE_BYTES = 64
 _PARAMETERS = re.compile(
     r'\("@method" "@target-uri"\);created=(?P<created>[0-9]{1,12});keyid="(?P<signer>[^"\\\s]{1,2048})";alg="ed25519"'
 )
@@ -46,7 +45,7 @@ def read_claim(headers: Mapping[str, str]) -> Claim | None:
     match = _PARAMETERS.fullmatch(parameters)
     if match is None or not (text.startswith("sig=:") and text.endswith(":")):
         return None
-    signature = decode_base64(text[5:-1], _SIGNATURE_BYTES)
+    signature = decode_base64(text[5:-1], SIGNATURE_BYTES)
     return None if signature is None else Claim(match["signer"], int(match["created"]), parameters, signature)
 
 
