@@ -12,9 +12,10 @@ A, B = "pcp://client_a/agent", "pcp://client_b/agent"
 ANYBODY = "pcp://*/agent"
 
 
-def restart(before: World, now: int = NOW) -> World:
+def restart(*lives: World, now: int = NOW) -> World:
+    """After a restart with the journals of all these lives."""
     after = World()
-    after.broker.restore(before.journal(), now)
+    after.broker.restore([hop for life in lives for hop in life.journal()], now)
     after.drain()
     return after
 
@@ -35,13 +36,30 @@ def crashed_world(*targets: str, **settings: object) -> tuple[World, bytes]:
     return world, world.send(a, world.message(A, *targets))
 
 
-@pytest.mark.parametrize("targets", [(B, "pcp://ghost/agent", ANYBODY), (ANYBODY,), ("pcp://client_b/*",)])
+@pytest.mark.parametrize("targets", [(B, "pcp://ghost/agent", ANYBODY, B), (ANYBODY,), ("pcp://client_b/*",)])
 def test_what_had_no_outcome_is_redelivered_after_a_restart(targets):
     before, owed = crashed_world(*targets)
     after = restart(before)
     assert come_back(after, "client_b") == [owed]
     assert come_back(after, "client_a") == []
     assert after.hops(owed) == [(Stage.REDELIVERED, B, None)]
+
+
+@pytest.mark.parametrize("target", [B, ANYBODY])
+def test_a_message_that_had_an_outcome_and_was_accepted_again_is_owed_again(target):
+    """First there was nobody, or somebody read it; then it came again, and client_b did not read."""
+    for connects_late in (True, False):
+        before = World()
+        a = before.associate("client_a", "controller")
+        sender = "pcp://client_a/controller"
+        b = None if connects_late else before.associate("client_b")
+        owed = before.send(a, before.message(sender, target))
+        before.pause(b or before.associate("client_b"))
+        before.send(a, owed)
+        after = restart(before)
+        assert come_back(after, "client_b") == [owed]
+        assert after.hops(owed) == [(Stage.REDELIVERED, B, None)]
+        assert restart(before, after).hops(owed) == []
 
 
 def test_members_of_a_wildcard_are_known_before_anything_was_handed_over():
@@ -58,7 +76,7 @@ def test_members_of_a_wildcard_are_known_before_anything_was_handed_over():
 def test_what_expired_meanwhile_gets_its_outcome_and_its_sender_hears_it_once():
     """It may have been handed over right before the crash: the reason says so, and nothing claims that it was not."""
     before, owed = crashed_world(B, ANYBODY, "pcp://client_a/agent")
-    after = restart(before, NOW + 3_600_000_000)
+    after = restart(before, now=NOW + 3_600_000_000)
     assert after.hops(owed) == [(Stage.EXPIRED, B, Reason.INTERRUPTED)]
     after.now = NOW + 3_600_000_000
     a = after.open("client_a")

@@ -29,28 +29,32 @@ class Unfinished(NamedTuple):
 
 
 def find_unfinished(hops: Iterable[Hop]) -> Iterator[Unfinished]:
-    """In the order they were accepted, including messages that expired long ago."""
-    taken: dict[Address, Hop] = {}
-    routed: dict[Address, dict[str, None]] = {}
-    done: dict[Address, set[str]] = {}
-    expired: set[Address] = set()
+    """In the order they were accepted, including messages that expired long ago; one accepted twice is owed twice."""
+    taken: dict[Address, tuple[Message | None, list[str]]] = {}
+    owed: dict[Address, dict[str, int]] = {}
     for hop in hops:
         address, counterpart = hop.message, hop.counterpart or ""
         if hop.stage in (Stage.ACCEPTED, Stage.CREATED):
-            taken.setdefault(address, hop)
+            message, named = taken[address] = taken.get(address) or _decode(hop)
+            for uri in dict.fromkeys(named):
+                _add(owed, address, uri, 1)
         elif hop.stage is Stage.ROUTED:
-            routed.setdefault(address, {})[counterpart] = None
+            _add(owed, address, counterpart, 1)
         elif is_outcome(hop.stage, counterpart):
-            done.setdefault(address, set()).add(counterpart)
-            if hop.stage is Stage.EXPIRED:
-                expired.add(address)
-    for address, hop in taken.items():
-        message, named = _decode(hop)
-        if message is not None:
-            message.is_expiry_told = address in expired
-        for uri in dict.fromkeys((*named, *routed.get(address, ()))):
-            if uri not in done.get(address, ()):
+            _add(owed, address, counterpart, -1)
+            message, _ = taken.get(address, (None, []))
+            if message is not None and hop.stage is Stage.EXPIRED:
+                message.is_expiry_told = True
+    for address, (message, _) in taken.items():
+        for uri, count in owed.get(address, {}).items():
+            for _ in range(count):
                 yield Unfinished(address, uri, None if uri in BROKER_URIS else message)
+
+
+def _add(owed: dict[Address, dict[str, int]], address: Address, uri: str, change: int) -> None:
+    """One more outcome is owed, or one less; recipients whose outcome was in the same commit have no `routed` hop."""
+    recipients = owed.setdefault(address, {})
+    recipients[uri] = max(0, recipients.get(uri, 0) + change)
 
 
 def _decode(hop: Hop) -> tuple[Message | None, list[str]]:

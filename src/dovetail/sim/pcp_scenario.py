@@ -3,9 +3,9 @@
 `places` is the number of clients. They send each other messages, also to all by a wildcard and to a client that does
 not exist; now and then a client's transport is full for longer than some messages live. About a quarter of the clients
 speak version 2, drawn anew at each start, as if they had been upgraded or rolled back; some data cannot be translated
-to it. In hostile worlds queues are tiny, other settings are drawn from the seed, and two processes may have one
-identity, which evict each other. The label of a stream is the name in the client's certificate. Clients keep no
-journal: the scenario records what they sent and what was handed to them.
+to it. Some messages are sent again unchanged, and accepted again. In hostile worlds queues are tiny, other settings are
+drawn from the seed, and two processes may have one identity, which evict each other. The label of a stream is the name
+in the client's certificate. Clients keep no journal: the scenario records what they sent and what was handed to them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from dovetail.sim.invariants import Finding, Owed, check_journals, check_one_out
 from dovetail.sim.process import ProcessOptions
 from dovetail.sim.randomness import draw_between
 from dovetail.sim.scenario import Setting, name_places
-from dovetail.sim.world import World
+from dovetail.sim.world import SECOND_US, World
 
 BROKER = "broker"
 BROKER_URI = "pcp://broker/server"
@@ -53,6 +53,8 @@ STALL_EVERY_US = 300_000
 LOOK_US = 20_000
 MAX_TARGETS = 3
 VERSION_2_SHARE = 0.25
+REPEAT_SHARE = 0.3
+"""Of messages that name their recipients: sent again, at some time of their life or up to a second after it."""
 BINARY_SHARE = 0.1
 """Of messages of version 1: data that is no JSON, which cannot be translated to version 2."""
 _GHOST = "ghost"
@@ -78,6 +80,15 @@ HOSTILE_SHARE = 0.3
 """The share of hostile worlds in which one of these is the case, each by itself."""
 LARGEST_HELD_BYTES = HELD_MESSAGE_BYTES + HELD_ENTRY_BYTES + 400
 """Memory of the largest message while it waits for one client."""
+
+
+class RepeatingClient(Client):
+    """A client that can send the same bytes again."""
+
+    def send_again(self, frame: bytes, version: int) -> None:
+        """Send a frame of a connection of this version again, if there is one now."""
+        if self.state is ClientState.ASSOCIATED and self.version == version:
+            self._put(frame)
 
 
 def _make_broker(settings: PcpSettings, boot: Boot) -> Broker:
@@ -112,6 +123,7 @@ class PcpScenario:
         self._sent: dict[Address, MessageInfo] = {}
         self._end_us = world.now + setting.duration_us + (2 * TTL_MS + 1_000) * 1_000
         self._chance = world.randomness.stream("traffic")
+        self._repeats = world.randomness.stream("repeats")
         self.durability = setting.draw_durability(world.randomness)
         self._connected: dict[str, Session] = {}
         self._meant: dict[Address, set[str]] = {}
@@ -148,7 +160,7 @@ class PcpScenario:
     def _make_client(self, boot: Boot) -> Client:
         uri, is_version_2 = self._uri(boot.name), boot.random.random() < VERSION_2_SHARE
         version = self._versions[uri] = 2 if is_version_2 and uri != self._uri(TWIN) else 1
-        client = Client(uri, version, _make_ids(boot), boot.random.random, _OPTIONS)
+        client = RepeatingClient(uri, version, _make_ids(boot), boot.random.random, _OPTIONS)
         client.start(boot.now)
         return client
 
@@ -214,8 +226,20 @@ class PcpScenario:
             address = address_of(sent.frame)
             self._sent[address] = _read(sent.frame)
             self.world.processes[BROKER].disk.names[address] = sent.id
+            if _EVERYBODY not in targets and self._repeats.random() < REPEAT_SHARE:
+                self._plan_repeat(client, sent.frame, ttl_ms)
 
         return act
+
+    def _plan_repeat(self, client: Client, frame: bytes, ttl_ms: int) -> None:
+        version = client.version
+        after_us = draw_between(self._repeats, 0, ttl_ms * 1_000 + SECOND_US)
+
+        def repeat(client: RepeatingClient, now: int) -> None:
+            del now
+            client.send_again(frame, version)
+
+        self.world.command(parse_uri(client.uri).name, repeat, after_us=after_us)
 
     def _draw_names(self) -> list[str]:
         """A random client, followed by all its possible recipients in random order."""
@@ -242,8 +266,9 @@ class PcpScenario:
             found.append(Finding(rule="memory", server=BROKER_URI, seq=None, detail=detail))
         pings = self._find_accepted(journal)
         found += check_journals(hops)
-        found += _check_outcomes(journal, pings, self._meant)
-        found += _check_notices(journal, pings, hops[BROKER])
+        times = Counter(hop.message for hop in journal if hop.stage is Stage.ACCEPTED)
+        found += _check_outcomes(journal, pings, times, self._meant)
+        found += _check_notices(journal, pings, times, hops[BROKER])
         handed = [hop for hop in journal if hop.stage in (Stage.DELIVERED, Stage.REDELIVERED)]
         names = broker.disk.names
         delivered = {(names[hop.message], hop.counterpart) for hop in handed if hop.message in pings}
@@ -253,10 +278,11 @@ class PcpScenario:
             for hop in handed
             if (names[hop.message], hop.counterpart) not in broker.left and hop.counterpart not in BROKER_URIS
         ]
+        most = {message.id: times[address] for address, message in pings.items()}
         for (identity, uri), count in Counter(self.got).items():
             if (identity, uri) in broker.doubtful or identity in lost_names:
                 continue  # a crash came between the frame and its `delivered`
-            if count > 1:
+            if count > most.get(identity, 1):
                 found.append(Finding(rule="once", server=uri, seq=None, detail=f"{identity} came {count} times"))
             if (identity, uri) not in delivered:
                 detail = f"{identity} came, and the journal does not know"
@@ -277,9 +303,15 @@ class PcpScenario:
 
 
 def _check_outcomes(
-    journal: Sequence[Hop], pings: Mapping[Address, MessageInfo], meant: Mapping[Address, set[str]]
+    journal: Sequence[Hop],
+    pings: Mapping[Address, MessageInfo],
+    times: Mapping[Address, int],
+    meant: Mapping[Address, set[str]],
 ) -> list[Finding]:
-    """Check for one outcome per recipient; recipients come from the bytes, from `routed` hops, or from `meant`."""
+    """Check for one outcome per recipient, each of the `times` that a message was accepted.
+
+    Recipients come from the bytes, from `routed` hops, or from `meant`.
+    """
     outcomes: Counter[Owed] = Counter()
     routed: dict[Address, set[str]] = {}
     messages = {**pings, **_read_created(journal)}
@@ -294,13 +326,17 @@ def _check_outcomes(
         members = routed.get(address, set()) | meant.get(address, set())
         named = set(message.recipients) - ({_EVERYBODY} if members else set())
         owed |= dict.fromkeys(((message.id, uri) for uri in named | members), BROKER_URI)
+        outcomes.subtract({(message.id, uri): times[address] - 1 for uri in named if times.get(address, 0) > 1})
     return check_one_outcome(owed, outcomes)
 
 
 def _check_notices(
-    journal: Sequence[Hop], pings: Mapping[Address, MessageInfo], everything: Sequence[Hop]
+    journal: Sequence[Hop],
+    pings: Mapping[Address, MessageInfo],
+    times: Mapping[Address, int],
+    everything: Sequence[Hop],
 ) -> list[Finding]:
-    """Check that senders are told once of what expired, waiting for them if they are away, and never too often."""
+    """Check that senders are told of what expired, each time at most once, also if they were away."""
     own = _read_created(everything)
     notices = Counter((message.type, link.parent) for message in own.values() for link in message.links)
     expired = {hop.message for hop in journal if hop.stage is Stage.EXPIRED}
@@ -312,7 +348,8 @@ def _check_notices(
     found: list[Finding] = []
     for address, message in pings.items():
         count = notices[TTL_EXPIRED, message.key]
-        if count != (address in expired):
+        is_expired = address in expired
+        if not is_expired <= count <= is_expired * times[address]:
             found.append(_find_told(None, f"{message.id} expired, told {count} times"))
         for kind, is_about_version in ((VERSION_ERROR, True), (ERROR_MESSAGE, False)):
             count, most = notices[kind, message.key], failed[address, is_about_version]
