@@ -123,6 +123,7 @@ def pcp_world(
                 "v2",
                 "twin",
                 "circle",
+                "repeated",
             ]
         )
         forks += kind in ("twin", "circle")
@@ -130,7 +131,7 @@ def pcp_world(
             kind = "twin"
         targets = {kind: ["pcp://*/agent"] for kind in ("wildcard", "routed", "held")} | {"missing": [B, C]}
         targets = targets.get(kind, [B])
-        expires = at + 10 if kind in ("silent", "routed") else at + 3600 * SECOND
+        expires = at + 10 if kind in ("silent", "routed", "repeated") else at + 3600 * SECOND
         raw = pcp_frame(number, targets, expires_us=expires)
         if kind == "circle":
             raw = pcp_frame(number, targets, expires_us=expires, reply_to=2_000_000 + number)
@@ -169,6 +170,9 @@ def pcp_world(
                 seen.append(see(later, Stage.DELIVERED, raw, B))
             case "expired":
                 seen.append(see(later, Stage.EXPIRED, raw, B, reason=Reason.LIFETIME_OVER))
+            case "repeated":  # there was nobody, and when it came again, the broker forgot it
+                seen.append(see(at, Stage.UNDELIVERABLE, raw, B, reason=Reason.NO_RECIPIENT))
+                seen.append(see(later, Stage.ACCEPTED, raw, A))
             case "again":
                 seen.append(see(later, Stage.REDELIVERED, raw, B))
             case "answered":
@@ -264,14 +268,14 @@ def won_create(atom: str, chat: str, at_ms: int):
     )
 
 
-def won_text(text: str, at_ms: int, key=None):
+def won_text(text: str, at_ms: int, key=None, *, target: str = BOB_CHAT):
     return c.compose(
         type=MessageType.CONNECTION,
         direction=Direction.OWNER,
         signer=ALICE,
         key=key or KEYS[ALICE],
         timestamp_ms=at_ms,
-        envelope=c.socket_pair(ALICE_CHAT, BOB_CHAT),
+        envelope=c.socket_pair(ALICE_CHAT, target),
         content=c.text_content(text),
     )
 
@@ -347,6 +351,35 @@ def _won_chain(rng, at_a, at_b, at: int, number: int, skew_us: int) -> None:
     at_a.append(see(back + 10, Stage.DELIVERED, b"", ALICE, address=s2.address, keep=False))
 
 
+def add_strangers(at_a: list[Observation], at: int) -> None:
+    """Alice writes to somebody at a node whose journal is in no lake: it answers one message and refuses the other."""
+    node = "https://stranger.example/won/resource"
+    chat = f"{node}/atom/carol#chat"
+    for ok in (True, False):
+        at += SECOND
+        ms = at // 1000
+        m = won_text(f"to a stranger, {ok}", ms, target=chat)
+        s1 = won_response(m, NODE_A, ms + 1, first=True)
+        answer = c.respond(
+            m,
+            success=ok,
+            signer=node,
+            key=KEYS["mallory"],
+            timestamp_ms=ms + 2,
+            connection=f"{node}/atom/carol/c/one",
+            sender_socket=chat,
+            recipient_socket=ALICE_CHAT,
+            **({"previous": (s1.uri,)} if ok else {}),
+        )
+        at_a.append(see(at, Stage.ACCEPTED, m.raw, ALICE, address=m.address))
+        at_a.append(see(at + 10, Stage.CREATED, s1.raw, address=s1.address))
+        at_a.append(see(at + 20, Stage.ECHOED, b"", ALICE, address=m.address, keep=False))
+        at_a.append(see(at + 30, Stage.FORWARDED, b"", node, address=m.address, keep=False))
+        at_a.append(see(at + 30, Stage.FORWARDED, b"", node, address=s1.address, keep=False))
+        at_a.append(see(at + 40_000, Stage.ACCEPTED, answer.raw, node, address=answer.address))
+        at_a.append(see(at + 40_010, Stage.DELIVERED, b"", ALICE, address=answer.address, keep=False))
+
+
 def start_tag(rng: random.Random) -> str:
     return rng.randbytes(4).hex()
 
@@ -356,8 +389,7 @@ def whole_world(seed: int, count: int = 12, start_us: int = T0_US) -> World:
     rng = random.Random(seed)
     first = 1 + seed * 1000 + (start_us - T0_US) // SECOND
     pcp = pcp_world(rng, count, first=first, start_us=start_us, has_fork=True)
-    return {
-        **pcp,
-        **swarm_world(rng, count, start_us),
-        **won_world(rng, count, start_us, skew_us=250_000, creates=start_us == T0_US),
-    }
+    swarm = swarm_world(rng, count, start_us)
+    won = won_world(rng, count, start_us, skew_us=250_000, creates=start_us == T0_US)
+    add_strangers(won[NODE_A], start_us + (count + 1) * SECOND)
+    return {**pcp, **swarm, **won}

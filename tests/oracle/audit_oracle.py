@@ -193,6 +193,10 @@ class Oracle:
                 is_arrival = hop.stage is Stage.REJECTED and hop.counterpart not in ("pcp:///server", "pcp:///broker")
                 if not is_arrival or begun is None:
                     outcomes[None if is_arrival else hop.counterpart].append(hop)
+        times = sum(hop.stage in TAKEN for hop in hops)
+        for whom in message.recipients if message else ():  # failed, then accepted again
+            if len(outcomes.get(whom, ())) < times and not any(hop.stage in HANDED for hop in outcomes[whom]):
+                del outcomes[whom]
         rows = set()
         answerers = self.answerers("pcp", message, "in_reply_to", server=server)
         order = {Stage.EXPIRED: 0, Stage.UNDELIVERABLE: 1, Stage.REJECTED: 2}
@@ -202,7 +206,7 @@ class Oracle:
                 is_sure = whom in answerers or whom in ("pcp:///server", "pcp:///broker")
                 outcome, took = "delivered" if is_sure else "handed_over", handed[0].at_us - begun
                 second = (None, None)
-                if len(stated) > sum(hop.stage in TAKEN for hop in hops):
+                if len(stated) > times:
                     last = min(stated, key=lambda h: (-order.get(h.stage, -1), h.stage.value, h.server))
                     second = (last.stage.value, last.server)
                 rows.add(("pcp", address, whom, outcome, *second, None, took if took >= 0 else None, len(handed)))
@@ -257,13 +261,17 @@ class Oracle:
         ]
         if lost and not gone and self.as_of_us - lost[0].at_us > self.loss_timeout_us:
             return {("won", address, recipient, "lost", "forwarded", lost[0].server, None, None, 0)}
-        is_kept = message is not None and message.won.is_response and node in self.holders("won", address)
+        is_response = message is not None and message.won.is_response
+        is_kept = is_response and (node in self.holders("won", address) or node not in journals)
         if is_kept or recipient in self.answerers("won", message, "responding_to", MessageType.SUCCESS.value):
             return {("won", address, recipient, "handed_over", None, None, None, None, 0)}
         if gone:
             return {("won", address, recipient, "undeliverable", gone.stage, gone.server, gone.reason.value, None, 0)}
         if refused:
             return {("won", address, recipient, "rejected", "rejected", refused.server, refused.reason.value, None, 0)}
+        home = sender.partition("/atom/")[0]
+        if recipient in self.answerers("won", message, "responding_to", MessageType.FAILURE.value, home):
+            return {("won", address, recipient, "rejected", "rejected", node, None, None, 0)}
         owed = self.owed(taken.at_us + 7 * 86_400_000_000, taken.server) if taken else None
         if owed:
             return {("won", address, recipient, owed, "accepted", taken.server, None, None, 0)}

@@ -73,7 +73,7 @@ from dovetail.lake.manifest import Manifest
 from dovetail.lake.snapshot import check_lake
 from dovetail.model.times import to_datetime, to_us
 
-FORM = 10
+FORM = 11
 """Version of the tables: when a transform gives other rows than before, existing gold is rebuilt."""
 
 

@@ -33,7 +33,8 @@ def deliveries(rows: Rows, moment: Moment) -> DataFrame:
     """Outcomes recorded by brokers. A recipient without one is pending until the lifetime is over; then one is due.
 
     A frame handed to a connection is known to have arrived when its recipient answers it. A recipient has one outcome
-    for each time that the message was accepted: a delivery beside another outcome has the stage of that one.
+    for each time that the message was accepted: a delivery beside another outcome has the stage of that one, and while
+    a message that was accepted again has only failed before, it is pending again.
 
     Each broker speaks for itself alone: what another one states changes none of its rows, whoever runs that one.
     """
@@ -68,9 +69,11 @@ def deliveries(rows: Rows, moment: Moment) -> DataFrame:
     is_received = is_handed_over & (F.col("is_answered") | F.col("recipient").isin(*BROKER_URIS))
     is_failed = ~is_handed_over
     is_contradicted = is_handed_over & (F.col("ends") > F.col("times"))
+    times_named = F.when(F.array_contains("recipients", F.col("recipient")), F.col("times"))
+    is_pending = is_failed & F.coalesce(F.col("ends") < times_named, F.lit(False))
+    is_owed = is_pending & F.col("owed").isNotNull()
     told = (
-        outcomes.join(known, on="message", how="left")
-        .join(begun, on=own, how="left")
+        _with_owed(outcomes.join(known, on="message", how="left").join(begun, on=own, how="left"), rows.servers, moment)
         .join(answered, on=["key", "server", "recipient"], how="left")
         .select(
             F.lit(FABRIC.name).alias("fabric"),
@@ -78,14 +81,23 @@ def deliveries(rows: Rows, moment: Moment) -> DataFrame:
             "type",
             "sender",
             "recipient",
-            F.when(is_received, Outcome.DELIVERED).otherwise(F.col("best.stated")).alias("outcome"),
-            F.when(is_failed, F.col("best.stage")).when(is_contradicted, F.col("worst.stage")).alias("failed_stage"),
-            F.when(is_failed, F.col("best.server")).when(is_contradicted, F.col("worst.server")).alias("failed_at"),
-            F.when(is_failed, F.col("best.reason")).alias("reason"),
+            F.when(is_pending, F.coalesce("owed", F.lit(Outcome.IN_FLIGHT)))
+            .when(is_received, Outcome.DELIVERED)
+            .otherwise(F.col("best.stated"))
+            .alias("outcome"),
+            F.when(is_owed, Stage.ACCEPTED.value)
+            .when(is_failed & ~is_pending, F.col("best.stage"))
+            .when(is_contradicted, F.col("worst.stage"))
+            .alias("failed_stage"),
+            F.when(is_owed, F.col("begun_at"))
+            .when(is_failed & ~is_pending, F.col("best.server"))
+            .when(is_contradicted, F.col("worst.server"))
+            .alias("failed_at"),
+            F.when(is_failed & ~is_pending, F.col("best.reason")).alias("reason"),
             F.coalesce("begun", "best.at").alias("begun"),
             F.coalesce("begun_at", "best.server").alias("begun_at"),
-            F.coalesce("handed", "best.at").alias("finished"),
-            F.col("best.server").alias("finished_at"),
+            F.when(is_owed, F.col("end")).when(~is_pending, F.coalesce("handed", "best.at")).alias("finished"),
+            F.when(is_owed | ~is_pending, F.col("best.server")).alias("finished_at"),
             "expires",
             "attempts",
         )
@@ -100,15 +112,22 @@ def deliveries(rows: Rows, moment: Moment) -> DataFrame:
         .join(outcomes, on=[*own, "recipient"], how="left_anti")
         .join(known.drop("recipients"), on="message", how="left")
     )
-    return told.unionByName(_pending(untold, rows.servers, moment)).select(*PART)
+    return told.unionByName(_pending(_with_owed(untold, rows.servers, moment))).select(*PART)
 
 
-def _pending(untold: DataFrame, servers: DataFrame, moment: Moment) -> DataFrame:
-    """Recipients without any outcome: pending during the message's lifetime, then owed by the broker."""
+def _with_owed(taken: DataFrame, servers: DataFrame, moment: Moment) -> DataFrame:
+    """Adds when the lifetime ends, and the outcome of what has none by then."""
     end = F.coalesce("expires", F.timestamp_micros(F.unix_micros("begun") + _LIFETIME_US))
     reaches = servers.select(F.col("server").alias("begun_at"), "reaches")
-    owed = owed_outcome(end, reach_from(F.col("begun"), F.col("reaches"), moment), moment)
-    return untold.join(reaches.hint("broadcast"), on="begun_at", how="left").select(
+    owed = owed_outcome(F.col("end"), reach_from(F.col("begun"), F.col("reaches"), moment), moment)
+    joined = taken.join(reaches.hint("broadcast"), on="begun_at", how="left")
+    return joined.withColumn("end", end).withColumn("owed", owed)
+
+
+def _pending(untold: DataFrame) -> DataFrame:
+    """Recipients without any outcome: pending during the message's lifetime, then owed by the broker."""
+    owed = F.col("owed")
+    return untold.select(
         F.lit(FABRIC.name).alias("fabric"),
         "message",
         "type",
@@ -120,7 +139,7 @@ def _pending(untold: DataFrame, servers: DataFrame, moment: Moment) -> DataFrame
         F.lit(None).cast("string").alias("reason"),
         "begun",
         "begun_at",
-        F.when(owed.isNotNull(), end).alias("finished"),
+        F.when(owed.isNotNull(), F.col("end")).alias("finished"),
         F.when(owed.isNotNull(), F.col("begun_at")).alias("finished_at"),
         "expires",
         F.lit(0).cast("bigint").alias("attempts"),

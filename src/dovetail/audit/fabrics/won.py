@@ -37,6 +37,9 @@ def deliveries(rows: Rows, moment: Moment) -> DataFrame:
     soon as the recipient's node has it. If the sender's node has `forwarded` it to the recipient's, whose journal lacks
     it, it is lost once that journal goes on past the loss timeout. What other nodes state counts for neither. A message
     about the sender's own atom is for its node, and arrives when the node accepts it.
+
+    Nodes of others need not be in the lake. Then the recipient's node may have refused a message: the sender's node has
+    its FailureResponse. And responses to it are not owed anything more: nobody answers a response.
     """
     at = {stage: F.col("stage") == stage.value for stage in Stage}
     is_for_node = F.col("type").isin(*(kind.value for kind in ATOM_TYPES), MessageType.REGISTER.value)
@@ -51,6 +54,12 @@ def deliveries(rows: Rows, moment: Moment) -> DataFrame:
         .groupBy(F.col("parent").alias("message"), F.col("sender").alias("recipient"))
         .agg(F.min("at").alias("answered"))
     )
+    declined = (
+        rows.answers.where(F.col("type") == MessageType.FAILURE.value)
+        .groupBy(F.col("parent").alias("message"), F.col("sender").alias("recipient"), F.col("server").alias("from"))
+        .agg(F.min("at").alias("declined"))
+    )
+    nodes = rows.servers.select(F.col("server").alias("next"), F.lit(True).alias("is_in_lake")).hint("broadcast")
     facts = (
         rows.hops.join(known, on="message", how="left")
         .groupBy("message")
@@ -70,11 +79,14 @@ def deliveries(rows: Rows, moment: Moment) -> DataFrame:
         .withColumn("next", _node_of(F.col("recipient")))
         .join(_unseen(rows.hops, rows.servers, moment), on=["message", "from", "next"], how="left")
         .join(answered, on=["message", "recipient"], how="left")
+        .join(declined, on=["message", "recipient", "from"], how="left")
+        .join(nodes, on="next", how="left")
         .join(_reaches(rows.servers), F.col("taken.server") == F.col("reaching"), how="left")
     )
     waited_us = F.lit(to_us(moment.as_of)) - F.unix_micros("unseen.at")
     is_unseen = F.col("unseen").isNotNull() & (waited_us > moment.loss_timeout_us) & F.col("given_up").isNull()
     is_kept_there = F.col("answered").isNotNull() | F.col("kept").isNotNull()
+    is_out_of_sight = is_response & F.col("is_in_lake").isNull()
     given_up_by = F.timestamp_micros(F.unix_micros("taken.at") + _LIFETIME_US)
     owed = owed_outcome(given_up_by, reach_from(F.col("taken.at"), F.col("reaches"), moment), moment)
     outcome = (
@@ -82,9 +94,10 @@ def deliveries(rows: Rows, moment: Moment) -> DataFrame:
         .when(F.col("handed").isNotNull(), Outcome.DELIVERED)
         .when(F.col("refused").isNotNull() & F.col("taken").isNull(), refusal_outcome(F.col("refused.reason")))
         .when(is_unseen, Outcome.LOST)
-        .when(is_kept_there, Outcome.HANDED_OVER)
+        .when(is_kept_there | is_out_of_sight, Outcome.HANDED_OVER)
         .when(F.col("given_up").isNotNull(), Outcome.UNDELIVERABLE)
         .when(F.col("refused").isNotNull(), refusal_outcome(F.col("refused.reason")))
+        .when(F.col("declined").isNotNull(), Outcome.REJECTED)
         .when(owed.isNotNull(), owed)
         .when(F.col("echoed").isNotNull(), Outcome.ECHOED)
         .otherwise(Outcome.IN_FLIGHT)
@@ -92,13 +105,15 @@ def deliveries(rows: Rows, moment: Moment) -> DataFrame:
     is_refused = F.col("outcome").isin(Outcome.REJECTED, Outcome.UNAUTHORIZED)
     is_given_up = F.col("outcome") == Outcome.UNDELIVERABLE
     is_owed = F.col("outcome").isin(Outcome.NO_OUTCOME, Outcome.UNREPORTED)
-    failed = F.when(is_refused, F.col("refused")).when(is_given_up, F.col("given_up"))
+    by_other_node = F.struct(F.col("declined").alias("at"), F.col("next").alias("server"), F.lit(None).alias("reason"))
+    failed = F.when(is_refused, F.coalesce("refused", by_other_node)).when(is_given_up, F.col("given_up"))
     is_lost = F.col("outcome") == Outcome.LOST
     end = (
         F.when(is_for_node & (F.col("outcome") == Outcome.DELIVERED), F.col("taken"))
         .when(F.col("outcome") == Outcome.DELIVERED, F.col("handed"))
         .when(F.col("kept").isNotNull() & (F.col("outcome") == Outcome.HANDED_OVER), F.col("kept"))
-        .when(is_refused, F.struct("refused.at", "refused.server"))
+        .when(is_refused & F.col("refused").isNotNull(), F.struct("refused.at", "refused.server"))
+        .when(is_refused, F.struct(F.col("declined").alias("at"), F.col("from").alias("server")))
         .when(is_given_up, F.struct("given_up.at", "given_up.server"))
         .when(is_owed, F.struct(given_up_by.alias("at"), F.col("taken.server").alias("server")))
     )
