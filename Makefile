@@ -59,8 +59,8 @@ bench-hostile: setup ## measure attacks and write their tables to docs/explain/g
 soak: setup ## run the long tests
 	@$(PYTEST) -m soak --timeout 0
 
-jepsen: setup ## run set tests of all fabrics with real processes and faults (SECONDS=180 each)
-	@PYTHONPATH=tests $(VENV)/bin/python -m jepsen --seconds $(or $(SECONDS),180) $(if $(UNUSUAL),--unusual) $(FABRIC)
+jepsen: setup ## run set tests of all fabrics with real processes and faults (SECONDS=180 each, SEED=1)
+	@PYTHONPATH=tests $(VENV)/bin/python -m jepsen --seconds $(or $(SECONDS),180) --seed $(or $(SEED),1) $(if $(UNUSUAL),--unusual) $(FABRIC)
 
 mutants: setup ## mutate the lines that implement the protocols one by one, and check that a test fails (SAMPLE=0: all)
 	@$(VENV)/bin/python tools/mutants.py --sample $(or $(SAMPLE),0) $(MODULE)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dovetail.model.outcome import PENDING
 from jepsen.machine import ENVIRONMENT
 
 ARRIVED = ("delivered", "handed_over")
@@ -100,7 +101,12 @@ def compare(seen: Seen, messages: Sequence[Row], deliveries: Sequence[Row], find
         told.setdefault((name, row["recipient"]), []).append(row)
     lost = seen.acknowledged - set(seen.arrived)
     outcomes = {key: told[key][0]["outcome"] for key in lost if key in told}
-    named = {key for key, outcome in outcomes.items() if outcome != "delivered"}
+    found = {row["message"] for row in findings if row["severity"] not in QUIET}
+    named = {
+        key
+        for key, outcome in outcomes.items()
+        if outcome != "delivered" and (outcome not in PENDING or told[key][0]["message"] in found)
+    }
     return Verdict(
         fabric=seen.fabric,
         sent=seen.sent,

@@ -353,13 +353,14 @@ def test_debug_chunk_has_hops_and_the_rest_is_unchanged():
 def test_hops_are_appended_to_our_own_debug_chunk():
     world, a, c, _ = three_clients(hops=True)
     own = b'{"hops":[{"server":"pcp://broker/server","time":"2026-11-15T19:58:00Z"}]}'
-    frame = frame_v1(b"d", (own, b"foreign"), sender=A, targets=[C])
+    other = own.replace(b"broker", b"other")
+    frame = frame_v1(b"d", (own, b"foreign", other), sender=A, targets=[C])
     world.send(a, frame)
     _, data, debug = read_v1(world.received[c][0])
     assert data == b"d"
-    assert len(debug) == 2
+    assert len(debug) == 3
     assert [hop.get("stage") for hop in json.loads(debug[0])["hops"]] == [None, "accepted", "delivered"]
-    assert debug[1] == b"foreign"
+    assert debug[1:] == [b"foreign", other]
 
 
 # Beyond the seed: bodies, access log, misuse, trace

@@ -53,6 +53,9 @@ def test_reserved_high_nibble_is_ignored_and_sent_as_zero():
     frame = decode_frame(message)
     assert frame.forward == raw_v1(document, b"x", (b"{}",))
     assert decode_frame(b"\x01" + chunk(0x21, document)).forward == raw_v1(document)
+    assert decode_frame(b"\x01" + chunk(1, document) + chunk(0x92, b"x")).forward == raw_v1(document, b"x")
+    last = chunk(1, document) + chunk(2, b"x") + chunk(0x53, b"{}")
+    assert decode_frame(b"\x01" + last).forward == raw_v1(document, b"x", (b"{}",))
 
 
 def test_an_empty_data_chunk_is_not_forwarded():

@@ -24,11 +24,19 @@ def judge(deliveries, findings=(), *, arrived=(A,), acknowledged=(A,)):
 
 
 @pytest.mark.parametrize(
-    ("deliveries", "is_named"),
-    [([], False), ([row("delivered")], False), ([row("expired")], True), ([row("handed_over")], True)],
+    ("deliveries", "findings", "is_named"),
+    [
+        ([], (), False),
+        ([row("delivered")], (), False),
+        ([row("expired")], (), True),
+        ([row("handed_over")], (), True),
+        ([row("in_flight")], (), False),
+        ([row("unreported")], [FAILED | {"severity": "note"}], False),
+        ([row("unreported")], [FAILED], True),
+    ],
 )
-def test_a_loss_is_named_by_any_outcome_but_delivered(deliveries, is_named):
-    verdict = judge(deliveries, arrived=())
+def test_a_loss_is_named_by_any_outcome_but_delivered_and_a_pending_one_by_a_finding(deliveries, findings, is_named):
+    verdict = judge(deliveries, findings, arrived=())
     assert (verdict.lost, verdict.named, len(verdict.not_named)) == (1, is_named, not is_named)
     assert verdict.is_fine is is_named
 
