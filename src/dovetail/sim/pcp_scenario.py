@@ -29,10 +29,18 @@ from dovetail.pcp.codec_v1 import VERSION_1
 from dovetail.pcp.fabric import FABRIC
 from dovetail.pcp.held import HELD_MESSAGE_BYTES
 from dovetail.pcp.session import HELD_ENTRY_BYTES, Session
-from dovetail.pcp.settings import ALLOW_ALL, BodyRule, PcpSettings
+from dovetail.pcp.settings import ALLOW_ALL, BodyRule, PcpSettings, Rule
 from dovetail.pcp.uri import BROKER_URI as SERVER_URI
 from dovetail.pcp.uri import BROKER_URIS, parse_uri
-from dovetail.pcp.vocabulary import ERROR_MESSAGE, TTL_EXPIRED, VERSION_ERROR, is_outcome
+from dovetail.pcp.vocabulary import (
+    ASSOCIATE_REQUEST,
+    CLOSE_ASSOCIATION_UNSUCCESSFUL,
+    CLOSE_REVOKED,
+    ERROR_MESSAGE,
+    TTL_EXPIRED,
+    VERSION_ERROR,
+    is_outcome,
+)
 from dovetail.sim.core import Boot
 from dovetail.sim.invariants import Finding, Owed, check_journals, check_one_outcome
 from dovetail.sim.process import ProcessOptions
@@ -50,6 +58,8 @@ WILDCARD_EVERY = 5
 PAUSE_US = (20_000, 80_000)
 """How long until the next message is sent."""
 STALL_EVERY_US = 300_000
+OPERATOR_EVERY_US = 700_000
+DENIED_US = (50_000, 1_000_000)
 LOOK_US = 20_000
 MAX_TARGETS = 3
 VERSION_2_SHARE = 0.25
@@ -95,6 +105,19 @@ def _make_broker(settings: PcpSettings, boot: Boot) -> Broker:
     broker = Broker(settings, _make_ids(boot))
     broker.restore(boot.journal.hops(), boot.now)
     return broker
+
+
+def _close_session(uri: str, broker: Broker, now: int) -> None:
+    """As a revoked certificate does."""
+    session = broker.registry.by_uri.get(uri)
+    if session is not None:
+        broker.close(session.connection, CLOSE_REVOKED, "revoked", now)
+
+
+def _change_rules(rules: tuple[Rule, ...], broker: Broker, now: int) -> None:
+    """As SIGHUP does."""
+    for link in broker.change_rules(msgspec.structs.replace(broker.settings, rules=rules), now):
+        broker.close(link, CLOSE_ASSOCIATION_UNSUCCESSFUL, "no longer authorised", now)
 
 
 def _close(broker: Broker, link: LinkId, _code: int, unsent_bytes: int, now: int) -> None:
@@ -149,6 +172,7 @@ class PcpScenario:
         if setting.is_hostile and unusual.random() < HOSTILE_SHARE:
             world.add_process(TWIN, self._make_client, server=f"pcp://{TWIN}/server", options=options)
         self._plan_traffic(setting.duration_us)
+        self._plan_operator(setting.duration_us)
 
     @property
     def broker(self) -> Broker:
@@ -212,6 +236,21 @@ class PcpScenario:
             for after_us, is_full in ((at_us, True), (at_us + length_us, False)):
                 fill = functools.partial(self.world.processes[BROKER].fill_link, client_uri(name), is_full=is_full)
                 self.world.schedule(after_us, fill)
+
+    def _plan_operator(self, duration_us: int) -> None:
+        """The operator now and then denies a client its messages or its association, or closes its connection."""
+        chance = self.world.randomness.stream("operator")
+        moment = 0
+        while (moment := moment + draw_between(chance, 0, 2 * OPERATOR_EVERY_US)) < duration_us:
+            uri = client_uri(self.names[draw_between(chance, 0, len(self.names) - 1)])
+            denied = (MESSAGE_TYPE, ASSOCIATE_REQUEST, None)[draw_between(chance, 0, 2)]
+            if denied is None:
+                self.world.command(BROKER, functools.partial(_close_session, uri), after_us=moment)
+                continue
+            rules = (Rule(allow=False, sender=uri, message_type=denied), *ALLOW_ALL)
+            until = moment + draw_between(chance, *DENIED_US)
+            for after_us, changed in ((moment, rules), (until, ALLOW_ALL)):
+                self.world.command(BROKER, functools.partial(_change_rules, changed), after_us=after_us)
 
     def make_sending(self, targets: list[str], ttl_ms: int, data: bytes = b"{}") -> Callable[[Client, int], None]:
         """An action that sends; in version 2 to the first target, refused if that is a wildcard, and with JSON."""
