@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
+import struct
 from collections.abc import AsyncIterator
 
 import pytest
@@ -22,9 +24,10 @@ LIMITS = Limits(max_message_bytes=100_000, max_fragments=10)
 
 
 class Recorder(LinkHandler[str]):
-    """Records its callbacks, and the newest link."""
+    """Records its callbacks, and the newest link; sends messages back if it `answers`."""
 
     def __init__(self) -> None:
+        self.answers = False
         self.link: Link | None = None
         self.told: list[tuple[object, ...]] = []
         self.came = asyncio.Event()
@@ -39,6 +42,8 @@ class Recorder(LinkHandler[str]):
 
     def frame(self, data: bytes, link: str, is_text: bool) -> None:
         self._tell("frame", data, link, is_text)
+        if self.answers:
+            self.link.send(data, is_text=is_text)
 
     def pinged(self, link: str) -> None:
         self._tell("pinged", link)
@@ -306,6 +311,25 @@ def test_pings_of_a_peer_that_does_not_read_do_not_pile_up(side):
             assert handler.link.unsent_bytes < 2 * 64 * 1024
 
     run(scenario)
+
+
+@pytest.mark.parametrize("answer", ["pongs", "messages"])
+def test_a_peer_that_resets_the_connection_is_not_answered_with_a_line_in_the_log_each_time(side, answer, caplog):
+    async def scenario() -> None:
+        async with linked(side) as (handler, peer):
+            handler.link.set_reading(False)
+            handler.answers = answer == "messages"
+            for _ in range(500):
+                peer.send_frame(9 if answer == "pongs" else 2)
+            await peer.writer.drain()
+            reset = struct.pack("ii", 1, 0)
+            peer.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+            peer.writer.transport.abort()
+            handler.link.set_reading(True)
+            await handler.wait("closed", "a", 1006)
+
+    run(scenario)
+    assert [record.name for record in caplog.records if record.name == "aiofastnet"] == []
 
 
 @pytest.mark.parametrize("kind", ["one frame", "fragments"])

@@ -164,7 +164,7 @@ class Link(picows.WSListener):
         if limit is not None and self.unsent_bytes > limit:
             log.warning("link %s to %s is dropped: more than %d bytes unsent", self.id, self.peer, limit)
             self.abort()
-        elif not self._is_closing:
+        elif not self._is_closing and not self.is_broken():
             self._transport.send(_TEXT if is_text else _BINARY, message)
             self._count_unread()
 
@@ -275,7 +275,8 @@ class Link(picows.WSListener):
         elif frame.fin and self._assembler is None and kind in _DATA:
             self._receive(frame.get_payload_as_bytes(), self.id, kind == _TEXT)
         elif kind == _PING:
-            if self.unsent_bytes <= MAX_PONG_BACKLOG_BYTES:
+            # the transport logs each write to a connection that is lost
+            if self.unsent_bytes <= MAX_PONG_BACKLOG_BYTES and not self.is_broken():
                 transport.send_pong(frame.get_payload_as_bytes())
             self._handler.pinged(self.id)
         elif kind == _PONG:
