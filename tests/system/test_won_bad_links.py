@@ -10,7 +10,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from dovetail.journal.reader import JournalReader
-from dovetail.model.hop import Stage
+from dovetail.model.hop import Reason, Stage
+from dovetail.runtime.limited_log import MAX_LINES_PER_S
 from dovetail.runtime.won_server import NodeOptions, NodeServer
 from dovetail.won import compose as c
 from dovetail.won import vocabulary as v
@@ -69,6 +70,21 @@ def test_a_link_that_breaks_the_rules_is_closed(tmp_path, name):
             assert await good.receive_frame() == (10, b"still there")
 
     asyncio.run(scenario())
+
+
+def test_links_that_break_the_rules_are_logged_with_their_address_and_not_all_of_them(tmp_path, caplog):
+    async def scenario() -> None:
+        async with node(tmp_path) as server:
+            bad = await RawClient.open(server._acceptor.port, PATH)
+            BAD["a reserved bit"][1](bad)
+            assert await bad.closed_with() == 1002
+            for number in range(100):
+                server._links.refused(b"", f"in {number + 2}", Reason.MALFORMED, 1)
+
+    asyncio.run(scenario())
+    lines = [record.message for record in caplog.records if "is closed" in record.message]
+    assert lines[0].startswith("link in 1 is closed peer=127.0.0.1:")
+    assert len(lines) <= 1 + MAX_LINES_PER_S
 
 
 def test_links_of_one_address_are_limited(tmp_path):

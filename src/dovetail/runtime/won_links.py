@@ -21,6 +21,7 @@ from dovetail.runtime.addresses import AddressGuard
 from dovetail.runtime.driver import Durability, LinkCore
 from dovetail.runtime.frames import Memory
 from dovetail.runtime.key_fetches import KeyFetches
+from dovetail.runtime.limited_log import LimitedLog
 from dovetail.runtime.limits import Limits
 from dovetail.runtime.loop import come_to_rest, drive
 from dovetail.runtime.websocket import Link, LinkHandler, dial
@@ -78,6 +79,7 @@ class WonLinks(LinkHandler[LinkId]):
         self._documents = documents
         self.memory = Memory(settings.unfinished_share)
         self.unsent = Memory(settings.unsent_share, Link.drop_unread)
+        self._refusals = LimitedLog(log, "links closed")
         self._links: dict[LinkId, Link] = {}
         self.hosts: Counter[str] = Counter()
         """How many links each address has opened to us."""
@@ -145,7 +147,9 @@ class WonLinks(LinkHandler[LinkId]):
 
     def refused(self, data: bytes, link: LinkId, reason: Reason, size: int) -> None:  # noqa: ARG002
         """A message was refused before it was complete."""
-        log.warning("link %s is closed: %s, %d bytes or more", link, reason.value, size)
+        known = self._links.get(link)
+        peer = "gone" if known is None else known.peer
+        self._refusals.warning("link %s is closed peer=%s: %s, %d bytes or more", link, peer, reason.value, size)
 
     def exhausted(self, link: LinkId, messages: int, size: int) -> None:  # noqa: ARG002
         """A link used up its turn: it continues when what it sent is fed."""
