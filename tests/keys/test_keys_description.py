@@ -1,3 +1,4 @@
+import base64
 import datetime
 
 import pytest
@@ -69,6 +70,23 @@ def test_a_private_key_that_others_may_read_is_pointed_out(keys):
     (keys / "ca.key").chmod(0o644)
     (record,) = describe(keys / "ca.key", NOW)
     assert record["mode"] == "0644 (others may read it: chmod 600)"
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", ["a.example.pem", "crl.pem", "a.example.key", "pcp_a_server.skey"])
+def test_a_file_with_any_byte_changed_is_described_or_refused_by_name(keys, name):
+    """Parts of certificates and lists, and the kinds of their keys, are looked at only when asked for."""
+    first, *body, last = (keys / name).read_text().splitlines()
+    data = base64.b64decode("".join(body))
+    refused = 0
+    for place in range(len(data)):
+        changed = data[:place] + bytes([data[place] ^ 0x12]) + data[place + 1 :]
+        (keys / name).write_text(f"{first}\n{base64.b64encode(changed).decode()}\n{last}\n")
+        try:
+            list(describe(keys / name, NOW))
+        except KeyFileError:
+            refused += 1
+    assert refused
 
 
 def test_one_strange_file_does_not_hide_the_others(keys):

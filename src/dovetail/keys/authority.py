@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from dovetail.keys.files import read_file, refuse_existing, write_pair, write_public
+from dovetail.keys.signing import load_private_key
 from dovetail.model.errors import KeyFileError
 
 CA_STEM = "ca"
@@ -238,10 +239,7 @@ def load_authority(directory: Path) -> Authority:
     if not certificate_path.exists():
         raise KeyFileError(f"{directory} has no CA; dovetail keys ca makes one")
     certificate = load_certificate(certificate_path)
-    try:
-        private_key = serialization.load_pem_private_key(read_file(key_path), password=None)
-    except (ValueError, TypeError):
-        raise KeyFileError(f"{key_path} is not an unencrypted private key in PEM") from None
+    private_key = load_private_key(key_path)
     if not isinstance(private_key, ec.EllipticCurvePrivateKey):
         raise KeyFileError(f"{key_path} is not an elliptic curve key")
     if private_key.public_key() != certificate.public_key():

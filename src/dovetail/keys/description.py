@@ -8,15 +8,24 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
 from dovetail.keys.authority import load_revocation_list
 from dovetail.keys.files import read_file
-from dovetail.keys.signing import VERIFIER_SUFFIX, load_verifier_keys
+from dovetail.keys.signing import VERIFIER_SUFFIX, load_private_key, load_verifier_keys
 from dovetail.model.errors import KeyFileError
 from dovetail.tlog.keys import Verifier
 
+# parts of certificates and revocation lists are parsed when asked for
+_NOT_READABLE = (
+    ValueError,
+    UnsupportedAlgorithm,
+    x509.DuplicateExtension,
+    x509.InvalidVersion,
+    x509.UnsupportedGeneralNameType,
+)
 _SUFFIXES = (".pem", ".key", ".skey", VERIFIER_SUFFIX)
 
 Record = dict[str, object]
@@ -41,15 +50,16 @@ def describe(path: Path, now: datetime.datetime | None = None) -> Iterator[Recor
 def _describe_pem(path: Path, data: bytes, now: datetime.datetime) -> Iterator[Record]:
     if b"-----BEGIN CERTIFICATE-----" in data:
         try:
-            certificates = x509.load_pem_x509_certificates(data)
-        except ValueError:
+            yield from [_describe_certificate(path, each, now) for each in x509.load_pem_x509_certificates(data)]
+        except _NOT_READABLE:
             raise KeyFileError(f"{path} is not a certificate in PEM") from None
-        for certificate in certificates:
-            yield _describe_certificate(path, certificate, now)
     elif b"-----BEGIN X509 CRL-----" in data:
-        yield _describe_revocation_list(path, now)
+        try:
+            yield _describe_revocation_list(path, now)
+        except _NOT_READABLE:
+            raise KeyFileError(f"{path} is not a revocation list in PEM") from None
     elif b"PRIVATE KEY-----" in data:
-        yield _describe_private(path, data)
+        yield _describe_private(path)
     else:
         raise KeyFileError(f"{path} holds no certificate, revocation list or key that is known here")
 
@@ -94,11 +104,8 @@ def _describe_revocation_list(path: Path, now: datetime.datetime) -> Record:
     }
 
 
-def _describe_private(path: Path, data: bytes) -> Record:
-    try:
-        key = serialization.load_pem_private_key(data, password=None)
-    except (ValueError, TypeError):
-        raise KeyFileError(f"{path} is not an unencrypted private key in PEM") from None
+def _describe_private(path: Path) -> Record:
+    key = load_private_key(path)
     mode = path.stat().st_mode & 0o777
     return {
         "file": str(path),

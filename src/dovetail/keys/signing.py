@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 
 from dovetail.keys.files import read_file, write_pair
 from dovetail.model.errors import CheckpointError, KeyFileError
@@ -35,13 +37,17 @@ def create_signing_key(directory: Path, name: str, *, force: bool = False) -> tu
     return private_path, public_path
 
 
+def load_private_key(path: Path) -> PrivateKeyTypes:
+    """Load a private key of any kind from a PEM file."""
+    try:
+        return serialization.load_pem_private_key(read_file(path), password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise KeyFileError(f"{path} is not an unencrypted private key in PEM") from None
+
+
 def load_signing_key(path: Path, name: str | None = None) -> Signer:
     """Load a signing key. Its name is `name`, or is read from the `.vkey` file beside it, which must match."""
-    data = read_file(path)
-    try:
-        private_key = serialization.load_pem_private_key(data, password=None)
-    except (ValueError, TypeError):
-        raise KeyFileError(f"{path} is not an unencrypted private key in PEM") from None
+    private_key = load_private_key(path)
     if not isinstance(private_key, Ed25519PrivateKey):
         raise KeyFileError(f"{path} is not an Ed25519 key")
     if name is not None:

@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from dovetail.journal.durable_file import replace_file
 from dovetail.journal.journal import Journal
 from dovetail.keys.files import make_private_directory, write_private
+from dovetail.keys.signing import load_private_key
 from dovetail.model.errors import ConfigError, KeyFileError
 from dovetail.model.hop import Stage
 from dovetail.runtime.addresses import AddressGuard
@@ -59,11 +60,11 @@ class OwnerHome:
         self.directory = directory
         try:
             self.file = msgspec.json.decode((directory / "atom.json").read_bytes(), type=AtomFile)
-            private = serialization.load_pem_private_key((directory / "atom.skey").read_bytes(), password=None)
         except OSError as error:
             raise ConfigError(f"{directory} is no owner's directory: {error.strerror}") from None
-        except (msgspec.DecodeError, ValueError, TypeError) as error:
+        except msgspec.DecodeError as error:
             raise KeyFileError(f"{directory} cannot be used: {error}") from None
+        private = load_private_key(directory / "atom.skey")
         if not isinstance(private, Ed25519PrivateKey):
             raise KeyFileError(f"{directory / 'atom.skey'} is not an Ed25519 key")
         self.private_key = private
