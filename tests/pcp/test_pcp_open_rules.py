@@ -9,6 +9,7 @@ from dovetail.pcp.settings import PcpSettings
 ASSOCIATE = {"message_type": "http://puppetlabs.com/associate_request", "target": "pcp:///server", "allow": True}
 COMMAND = {"name": "command", "sender": "pcp://*/controller", "allow": True}
 ANSWER = {"sender": "pcp://*/agent", "target": "pcp://*/controller", "allow": True}
+PING, FLEET = "http://example.com/ping", "*.fleet.example.com"
 TYPES = {"controller": ["boss", "*.ops.example.com"], "agent": ["*"]}
 
 
@@ -23,8 +24,12 @@ def settings(**fields: object) -> PcpSettings:
         {"rules": [ASSOCIATE, COMMAND, ANSWER], "types": TYPES},
         {"rules": [ASSOCIATE, {**COMMAND, "sender": "pcp://@bosses/*"}], "groups": {"bosses": ["boss"]}},
         {"rules": [{**ASSOCIATE, "sender": "pcp://boss/controller"}, {**COMMAND, "target": "pcp://*/agent"}]},
-        {"rules": [ASSOCIATE, {**COMMAND, "message_type": "http://example.com/ping"}]},
+        {"rules": [ASSOCIATE, {**ANSWER, "target": "pcp://*/agent", "message_type": PING}], "types": TYPES},
+        {"rules": [ASSOCIATE, {**ANSWER, "target": "pcp://collector-*/agent"}], "types": TYPES},
+        {"rules": [ASSOCIATE, {**COMMAND, "message_type": PING}, ANSWER], "types": TYPES},
         {"rules": [ASSOCIATE, {"allow": True}], "types": {"controller": ["boss"]}},
+        {"rules": [ASSOCIATE, COMMAND, ANSWER], "types": {"controller": ["*.ops.example.com"], "agent": [FLEET]}},
+        {"rules": [ASSOCIATE, COMMAND, ANSWER], "types": {"controller": ["boss"], "agent": [FLEET]}},
     ],
 )
 def test_rules_that_bind_types_or_names_to_certificates_are_safe(fields):
@@ -52,10 +57,27 @@ def test_a_rule_that_lets_anybody_command_also_lets_anybody_associate():
         {"rules": [{"allow": True}], "types": {"agent": ["*"]}},
         {"rules": [ASSOCIATE, COMMAND], "types": {"controller": ["@all"], "agent": ["*"]}, "groups": {"all": ["*"]}},
         {"rules": [ASSOCIATE, {**COMMAND, "target": "pcp://*/agent"}]},
+        {"rules": [ASSOCIATE, {**COMMAND, "message_type": PING}]},
+        {"rules": [ASSOCIATE, {**COMMAND, "target": f"pcp://{FLEET}/agent"}]},
+        {"rules": [ASSOCIATE, {**COMMAND, "target": "pcp://@fleet/agent"}], "groups": {"fleet": [FLEET]}},
+        {"rules": [ASSOCIATE, COMMAND], "types": {"controller": [FLEET], "agent": [FLEET]}},
+        {"rules": [ASSOCIATE, COMMAND], "types": {"controller": ["*.example.com"], "agent": [FLEET]}},
+        {"rules": [ASSOCIATE, COMMAND], "types": {"controller": [FLEET], "agent": ["legacy-*", FLEET]}},
+        {"rules": [ASSOCIATE, {"allow": True}], "types": {"agent": [FLEET]}},
+        {"rules": [{"allow": True, "sender": f"pcp://{FLEET}/*"}]},
     ],
 )
 def test_rules_that_let_anybody_command_are_told(fields):
     assert find_open_rules(settings(**fields))
+
+
+def test_names_that_all_clients_have_are_told():
+    types = {"controller": [FLEET], "agent": [FLEET]}
+    (warning,) = find_open_rules(settings(rules=[ASSOCIATE, {**COMMAND, "target": "pcp://*/agent"}], types=types))
+    assert warning.startswith(
+        "any certificate named '*.fleet.example.com' may call itself type 'controller' and send anything to every"
+        " client of type 'agent' named '*.fleet.example.com' (rule"
+    )
 
 
 def test_a_rule_for_many_message_types_is_told_with_them():
