@@ -22,7 +22,7 @@ from dovetail.api.pcp import PcpClient as _PcpClient
 from dovetail.api.swarm import SwarmPeer as _SwarmPeer
 from dovetail.api.won import DEFAULT_SOCKET
 from dovetail.api.won import WonClient as _WonClient
-from dovetail.model.errors import Closed
+from dovetail.model.errors import Closed, UsageError
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -62,6 +62,8 @@ class Twin(Generic[C]):
         self._client: C | None = None
 
     def __enter__(self) -> Self:
+        if self._client is not None:
+            raise UsageError("the client is open already: it can be in one `with` at a time")
         with contextlib.ExitStack() as stack:
             self._portal = stack.enter_context(start_blocking_portal("asyncio"))
             self._client = stack.enter_context(self._portal.wrap_async_context_manager(self._made))

@@ -557,6 +557,47 @@ def test_a_closed_client_says_so_and_can_be_opened_again(site, identity):
     run(work())
 
 
+@pytest.mark.parametrize("identity", [ANN, "won:cleo", "swarm:ann"])
+def test_a_client_is_open_once_and_in_one_event_loop(site, identity):
+    """Elsewhere every call says so at once: waiting in one loop for another never ends."""
+    fabric = "pcp" if identity == ANN else identity.partition(":")[0]
+    unbound = {"won create", "won create_further", "won log", "won read"}  # these need no connection
+    calls = [call for name, (_, call) in CALLS.items() if name.startswith(f"{fabric} ") and name not in unbound]
+    client = site.connect(identity)
+
+    async def elsewhere():
+        for call in (*calls, lambda client: client.__aexit__(None, None, None)):
+            with pytest.raises(dovetail.UsageError, match="in another event loop"):
+                await call(client)
+
+    async def work():
+        async with nothing_left(), client:
+            with pytest.raises(dovetail.UsageError, match="open already"):
+                async with client:
+                    pass
+            await asyncio.to_thread(asyncio.run, elsewhere())
+            await STILL_WORKS[fabric](client)
+        await client.__aexit__(None, None, None)  # closing it twice is once too often, but harmless
+
+    run(work())
+
+
+def test_the_sync_twin_is_open_once(site):
+    with dovetail.sync.connect(site.url, ANN) as ann:
+        with pytest.raises(dovetail.UsageError, match="open already"), ann:
+            pass
+        assert ann.send(ANN, "x").ok
+
+
+def test_a_closed_site_says_so():
+    with dovetail.local() as closed:
+        pass
+    for call in (closed.__enter__, lambda: closed.connect(ANN), lambda: closed.receipt("00")):
+        with pytest.raises(dovetail.Closed, match="the site is closed"):
+            call()
+    closed.close()
+
+
 @pytest.mark.parametrize("identity", [ANN, "swarm:dora"])
 def test_a_closed_client_wakes_those_who_wait(site, identity):
     client = site.connect(identity)

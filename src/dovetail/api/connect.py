@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from dovetail.api.values import TLS, Message, Sent
+from dovetail.api.values import TLS, Message, Sent, check_text
 from dovetail.model.errors import UsageError
 
 
@@ -56,7 +56,7 @@ def connect(
         url = known.url or (f"unix:{known.directory}" if known.directory else known.home)
         if url is None:
             raise UsageError("no url is given, and there is no current context: see `dovetail context save`")
-    scheme = url.partition(":")[0]
+    scheme = check_text(url, "url").partition(":")[0]
     if scheme in ("ws", "wss"):
         from dovetail.api.pcp import PcpClient
 
@@ -71,6 +71,10 @@ def connect(
         return SwarmPeer(url.partition(":")[2].removeprefix("//"))
     from dovetail.api.won import WonClient
 
+    if not url or ("://" in url and scheme not in ("http", "https")):
+        raise UsageError(
+            f"{url[:80]!r} is no URL of a server: expected ws:, wss:, https:, unix: or an owner's directory"
+        )
     home = identity or known.home or (url if scheme not in ("http", "https") else None)
     if home is None:
         raise UsageError("no directory of a won owner is given")

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from anyio.from_thread import start_blocking_portal
 
+from dovetail.api.values import check_text
 from dovetail.journal.journal import JournalOptions
 from dovetail.keys.files import make_private_directory
-from dovetail.model.errors import ConfigError, UsageError
+from dovetail.model.errors import Closed, ConfigError, UsageError
 
 if TYPE_CHECKING:
     from anyio.from_thread import BlockingPortal
@@ -54,6 +55,7 @@ class Site:
         """The servers' public keys, as `Receipt.verify` takes them."""
         self._peers: dict[str, Path] = {}
         self._door: list[str] = []
+        self._is_closed = False
         self._stack = contextlib.ExitStack()
         try:
             if directory is None:
@@ -74,6 +76,7 @@ class Site:
             raise
 
     def __enter__(self) -> Self:
+        self._check_open()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -81,7 +84,12 @@ class Site:
 
     def close(self) -> None:
         """Stop the servers; a temporary directory is removed."""
+        self._is_closed = True
         self._stack.close()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise Closed("the site is closed: `local` makes another one")
 
     def connect(self, identity: str, **options: Any) -> Any:
         """A client: of the broker by a pcp:// URI, of the node or the swarm by a plain name, such as "ann".
@@ -89,17 +97,20 @@ class Site:
         With more than one of these fabrics, a name is written "won:ann" or "swarm:ann". `pcp`, `won` and `swarm` give
         the same clients, with their types.
         """
-        if identity.startswith("pcp://"):
+        if check_text(identity, "identity").startswith("pcp://"):
             return self.pcp(identity, **options)
         fabric, _, name = identity.rpartition(":")
         if not fabric:
             fabric = "won" if self.node is not None else "swarm"
+        if fabric not in ("won", "swarm"):
+            raise UsageError(f"{identity!r}, expected pcp://NAME/TYPE, won:NAME, swarm:NAME or a plain name")
         return self.won(name, **options) if fabric == "won" else self.swarm(name)
 
     def pcp(self, identity: str, **options: Any) -> PcpClient:
         """A client of the broker."""
         from dovetail.api.pcp import PcpClient
 
+        self._check_open()
         if self.url is None:
             raise UsageError('this site has no broker; use local("pcp")')
         return PcpClient(self.url, identity, **options)
@@ -108,6 +119,7 @@ class Site:
         """The owner of the atom of this name, which is created on first use."""
         from dovetail.api.won import WonClient
 
+        self._check_open()
         if self.node is None:
             raise UsageError('this site has no won node; use local("won")')
         home = self.directory / "owners" / name
@@ -119,6 +131,7 @@ class Site:
         """The peer of this name, which joins the swarm on first use."""
         from dovetail.api.swarm import SwarmPeer
 
+        self._check_open()
         if not self._has_swarm:
             raise UsageError('this site has no swarm; use local("swarm")')
         if name not in self._peers:
@@ -129,6 +142,7 @@ class Site:
         """The receipt of a message, once the servers have signed what they saw of it."""
         from dovetail.api.receipts import Receipt
 
+        self._check_open()
         return Receipt.build(address, journals=self.journals, redact=redact, wait=CHECKPOINT_WAIT_S)
 
     def _call(self, work: Callable[[], Awaitable[T]]) -> T:

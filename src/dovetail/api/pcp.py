@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from dovetail.api.receiving import Receiving
-from dovetail.api.values import TLS, Message, Outcome, Presence, Sent, moment
+from dovetail.api.values import TLS, Message, Outcome, Presence, Sent, check_text, moment
 from dovetail.model.address import address_of
 from dovetail.model.errors import Closed, ConnectFailed, DovetailError, NotAllowed, TimedOut, UsageError
 from dovetail.pcp.client import BROKEN_RULES
@@ -46,7 +46,7 @@ def check_uris(uris: Sequence[str]) -> None:
     """Raise UsageError unless these are URIs, or patterns, of clients of a broker."""
     for uri in uris:
         try:
-            parse_uri(uri)
+            parse_uri(check_text(uri, "URI"))
         except ValueError as error:
             raise UsageError(str(error)) from None
 
@@ -97,9 +97,10 @@ class PcpClient(Receiving):
     def _wire(self) -> pcp_client.PcpClient:
         if self._made is None or not self._is_open:
             raise Closed("the client is not connected: use `async with`")
+        self._check_loop()
         return self._made
 
-    async def __aenter__(self) -> Self:
+    async def _connect(self) -> None:
         made = self._made = pcp_client.PcpClient(self.url, self.identity, version=self._version, context=self._context)
         await made.__aenter__()
         self._is_open = True
@@ -115,7 +116,6 @@ class PcpClient(Receiving):
             if failure is None:
                 raise
             raise ConnectFailed(self.url, failure) from None
-        return self
 
     def _why_not_connected(self, error: BaseException, trouble: str | None) -> str | None:
         """The reason for ConnectFailed; None for other errors."""
@@ -134,7 +134,7 @@ class PcpClient(Receiving):
             return f"{reason}; {guess_refusal(self._tls.certificate, self._tls.authority)}"
         return reason
 
-    async def __aexit__(
+    async def _disconnect(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         wire = self._wire
@@ -239,8 +239,13 @@ class PcpClient(Receiving):
         *,
         wants_reply: bool = False,
     ) -> AsyncIterator[Posted]:
+        if not isinstance(ttl, int | float):
+            raise UsageError(f"a lifetime of {ttl!r}, expected a number of seconds")
+        check_text(kind, "type")
         if not 0 < ttl <= MAX_TTL_S:
             raise UsageError(f"a lifetime of {ttl:g} s, expected more than 0 and at most {MAX_TTL_S:g}")
+        if not isinstance(to, Iterable):
+            raise UsageError(f"recipient {to!r}, expected a URI or several")
         targets = [to] if isinstance(to, str) else list(to)
         if not targets:
             raise UsageError("no recipient is named")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from dovetail.api.values import check_text
 from dovetail.journal.durable_file import replace_file
 from dovetail.journal.hop_source import HopSource
 from dovetail.journal.verify import Verdict
@@ -60,6 +61,7 @@ class Receipt:
         signed yet: `wait` allows its server this many seconds for the next checkpoint. `redact` omits the bytes of the
         message, `since` proves that the journals have only grown since earlier receipts.
         """
+        check_text(address, "address")
         paths = _paths(journals)
         if not paths and lake is None:
             raise UsageError("name the journals, or a lake")

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, Literal, Protocol, Self
+from typing import Any, ClassVar, Literal, Protocol
 
 import msgspec
 
@@ -106,6 +106,7 @@ class SwarmPeer(Receiving):
     def _open_access(self) -> _PeerAccess:
         if not self._is_open:
             raise Closed("the client is not connected: use `async with`")
+        self._check_loop()
         return self._access
 
     async def linked(self, timeout: float | None = None) -> None:
@@ -118,7 +119,7 @@ class SwarmPeer(Receiving):
         except TimeoutError:
             raise TimedOut(f"no other peer within {timeout:g} s") from None
 
-    async def __aenter__(self) -> Self:
+    async def _connect(self) -> None:
         if self._node is not None:
             if self._is_begun:
                 raise Closed("the peer has ended: `join` again")
@@ -129,11 +130,10 @@ class SwarmPeer(Receiving):
         try:
             self._heard = await self._open_access.listen(None)
         except BaseException:
-            await self.__aexit__(None, None, None)
+            await self._disconnect(None, None, None)
             raise
-        return self
 
-    async def __aexit__(
+    async def _disconnect(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._is_open = False
@@ -184,6 +184,7 @@ class SwarmPeer(Receiving):
     async def _next_event(self) -> Message | Gap | Evidence | Missed | None:
         if self._heard is None:
             raise Closed("the client is not connected: use `async with`")
+        self._check_loop()
         async with self._reading:
             item = await self._heard.next()
         return None if item is None else _event_of(item)
@@ -309,6 +310,8 @@ class _PeerElsewhere:
 
 def check_payload(data: bytes | str) -> bytes:
     """The bytes of a payload; raises UsageError if it is too large for a message."""
+    if not isinstance(data, str | bytes):
+        raise UsageError(f"a payload is text or bytes, got {type(data).__name__}")
     if isinstance(data, str) and not is_utf8(data):
         raise UsageError("the text cannot be encoded in UTF-8")
     payload = data.encode() if isinstance(data, str) else data
@@ -318,7 +321,10 @@ def check_payload(data: bytes | str) -> bytes:
 
 
 def _socket_path(path: Path) -> Path:
-    return path / CONTROL_FILE if path.is_dir() else path
+    try:
+        return path / CONTROL_FILE if path.is_dir() else path
+    except OSError:  # such as a name that is too long; connecting says so
+        return path
 
 
 def _ms(time: dt.datetime) -> int:

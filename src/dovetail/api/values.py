@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from dovetail.model.errors import NotDelivered
+from dovetail.model.errors import NotDelivered, UsageError
 
 Outcome = Literal["accepted", "delivered", "nobody_there", "rejected", "expired", "unknown"]
 """What is known about a message when `send` returns.
@@ -102,6 +102,13 @@ class TLS:
     certificate: str | None = None
     key: str | None = None
     authority: str | None = None
+
+
+def check_text(value: object, what: str) -> str:
+    """The value if it is text; otherwise raises UsageError."""
+    if not isinstance(value, str):
+        raise UsageError(f"{what} {str(value)[:80]!r} is of type {type(value).__name__}, expected text")
+    return value
 
 
 def is_utf8(text: str) -> bool:

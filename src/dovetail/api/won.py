@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from dovetail.api.receiving import Receiving
-from dovetail.api.values import Message, Outcome, Sent, is_utf8, moment
+from dovetail.api.values import Message, Outcome, Sent, check_text, is_utf8, moment
 from dovetail.model.address import parse_address, parse_prefix
 from dovetail.model.errors import Closed, ConnectFailed, DovetailError, RemoteProtocolError, UsageError
 from dovetail.runtime.http import probe
@@ -21,6 +20,7 @@ from dovetail.runtime.mailbox import MAX_UNREAD_MESSAGES, Mailbox
 from dovetail.runtime.tls import client_context
 from dovetail.runtime.won_client import AtomFile, OwnerClient, OwnerHome, read_bodies
 from dovetail.runtime.won_server import check_node_uri
+from dovetail.won.canonical import find_iri_error
 from dovetail.won.compose import read_description
 from dovetail.won.conversation_text import ConversationText, read_conversation
 from dovetail.won.events import Event, MessageReceived
@@ -32,7 +32,6 @@ from dovetail.won.owner import Owner
 from dovetail.won.vocabulary import NODE_PATH, MessageType, check_socket_uri, node_of_atom
 
 DEFAULT_SOCKET = "chat"
-_NO_URI = re.compile(r'[\x00-\x20<>"{}|\\^`\ud800-\udfff]')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +133,7 @@ class WonClient(Receiving):
         """The node's URI."""
         return node_of_atom(self.atom)
 
-    async def __aenter__(self) -> Self:
+    async def _connect(self) -> None:
         await check_node(self.node, self._home.file.authority, self._timeout_s, self._wait_s)
         self._unread = Mailbox(MAX_UNREAD_MESSAGES)
         wire = OwnerClient(self._home, is_created=self._is_created, observer=self._observe)
@@ -144,11 +143,10 @@ class WonClient(Receiving):
             if self._is_created and not await wire.wait_registered(self._timeout_s):
                 raise ConnectFailed(self.node, f"did not answer {self.atom} within {self._timeout_s:g} s")
         except BaseException:
-            await self.__aexit__(None, None, None)
+            await self._disconnect(None, None, None)
             raise
-        return self
 
-    async def __aexit__(
+    async def _disconnect(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         wire, self._wire = self._wire, None
@@ -251,6 +249,7 @@ class WonClient(Receiving):
         """Let the owner make a message, and wait for its outcome."""
         if self._wire is None:
             raise Closed("the client is not connected: use `async with`")
+        self._check_loop()
         message = await self._wire.say(action)
         await self._wire.wait_settled(message.uri, self._timeout_s)
         delivery = self._wire.owner.conversations.deliveries[message.uri]
@@ -326,11 +325,12 @@ class WonClient(Receiving):
 def check_target(socket: str) -> None:
     """Raise UsageError unless this is the URI of an atom's socket."""
     try:
-        check_socket_uri(socket)
+        check_socket_uri(check_text(socket, "socket"))
     except RemoteProtocolError as error:
         raise UsageError(error.detail) from None
-    if _NO_URI.search(socket):
-        raise UsageError(f"socket {socket[:200]!r} has characters that no URI has")
+    why = find_iri_error(socket)
+    if why is not None:
+        raise UsageError(f"socket {socket[:200]!r} is not a URI: {why}")
 
 
 def _atom_file(atom: str, sockets: Sequence[str], authority: Path | str | None) -> AtomFile:

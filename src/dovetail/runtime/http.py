@@ -75,7 +75,13 @@ def is_url(text: str, *schemes: str) -> bool:
     """True if text is a URL of one of these schemes, with a host."""
     try:
         parts = urlsplit(text)
-        return parts.scheme in schemes and parts.hostname is not None and parts.port != 0
+        return (
+            text.isprintable()
+            and " " not in text
+            and parts.scheme in schemes
+            and parts.hostname is not None
+            and parts.port != 0
+        )
     except ValueError:
         return False
 

@@ -113,6 +113,15 @@ def is_nquads(data: bytes) -> bool:
     return False
 
 
+def find_iri_error(uri: str) -> str | None:
+    """Why readers of a dataset would refuse this URI in it; None if they take it."""
+    try:
+        ox.NamedNode(uri)
+    except ValueError as error:  # a lone surrogate, too
+        return str(error).encode("unicode_escape").decode()
+    return None
+
+
 def split_lines(lines: list[str]) -> list[Quad]:
     """Split N-Quads lines as written by pyoxigraph into four terms; the graph is '' for the default graph."""
     return [
