@@ -31,7 +31,8 @@ from system.pcp_site import Site, broker
 pytestmark = pytest.mark.system
 ANN, BEN = "pcp://ann/agent", "pcp://ben/agent"
 REASONS = {
-    ("server", "foreign"): "cannot be reached: certificate not accepted: unable to get local issuer certificate",
+    ("server", "foreign"): "cannot be reached: certificate not accepted: "
+    "unable to get local issuer certificate; the authority must be the CA that signed it",
     ("server", "expired"): "cannot be reached: certificate not accepted: certificate has expired",
     (
         "client",

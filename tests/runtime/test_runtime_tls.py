@@ -5,7 +5,12 @@ import ssl
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
 from dovetail.keys.authority import CertificateKind, Names, create_authority, load_certificate
 from dovetail.model.errors import ConfigError, KeyFileError
@@ -53,6 +58,27 @@ def test_a_changed_list_is_read_again_and_tells_what_is_new(tmp_path):
     assert revocations.reload() == {traitor.serial_number}
     assert revocations.reload() == frozenset()
     assert revocations.serials == {traitor.serial_number}
+
+
+def test_unusable_files_are_named(tmp_path):
+    authority = create_authority(tmp_path, "CA")
+    for name in ("ann", "ben"):
+        authority.issue(name, CertificateKind.CLIENT, Names())
+    ca, ann, key, other = (str(tmp_path / name) for name in ("ca.pem", "ann.pem", "ann.key", "ben.key"))
+    private = load_pem_private_key((tmp_path / "ann.key").read_bytes(), None)
+    encrypted = tmp_path / "encrypted.key"
+    encrypted.write_bytes(private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret")))
+    for files, said in {
+        (ann, other, ca): f"{other} is not the private key of {ann}",
+        (key, key, ca): f"{key} has no certificate in PEM",
+        (ann, ann, ca): f"{ann} has no private key in PEM",
+        (ann, key, key): f"{key} has no certificate in PEM",
+        (ann, key, "no.pem"): "no.pem cannot be read: No such file or directory",
+        (ann, str(encrypted), ca): f"{encrypted} is encrypted: decrypt it, and protect it by its mode",
+    }.items():
+        with pytest.raises(KeyFileError) as raised:
+            client_context(*files)
+        assert str(raised.value) == said
 
 
 def test_a_list_of_somebody_else_is_refused(tmp_path):

@@ -274,7 +274,7 @@ def test_control_socket_publishes_tails_and_tells_the_status(tmp_path):
             assert b"fromhex" in await reader.read()
             writer.close()
             await control.stop()
-            with pytest.raises(ConnectFailed, match="no peer answers"):
+            with pytest.raises(ConnectFailed, match="has no running peer"):
                 await SwarmPeer(tmp_path).status()
 
     asyncio.run(run())

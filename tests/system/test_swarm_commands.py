@@ -70,7 +70,7 @@ def test_publish_tail_status_and_metrics(served):
 
 
 def test_what_goes_wrong_is_said(tmp_path):
-    with pytest.raises(ConnectFailed, match="no peer answers"):
+    with pytest.raises(ConnectFailed, match="has no running peer"):
         call("status", "--dir", str(tmp_path))
     with pytest.raises(ConfigError, match="No such file"):
         call("serve", "--settings", str(tmp_path / "none.toml"), "--dir", str(tmp_path))

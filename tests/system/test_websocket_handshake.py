@@ -15,7 +15,7 @@ from counting import count_calls
 from dovetail.keys import CertificateKind, Names
 from dovetail.model.errors import ConnectFailed
 from dovetail.runtime.acceptor import Acceptor, HandshakeLimits, host_of
-from dovetail.runtime.http import Reply
+from dovetail.runtime.http import Reply, probe
 from dovetail.runtime.limits import Limits
 from dovetail.runtime.tls import ServerTls, client_context
 from dovetail.runtime.websocket import Accept, LinkHandler, dial, listen
@@ -447,10 +447,11 @@ def test_dialling_tells_in_one_line_what_failed(tmp_path, caplog):
             url = f"wss://localhost:{acceptor.port}/pcp"
             said = await fail_to_dial(url, Site(tmp_path / "other").client("a"))
             assert said.startswith(f"{url} cannot be reached: certificate not accepted: ")
+            assert said.endswith("; the authority must be the CA that signed it")
             said = await fail_to_dial(f"wss://localhost:{acceptor.port}/nothing", site.client("a"))
             assert said.endswith("but received 404")
             said = await fail_to_dial(f"ws://localhost:{acceptor.port}/pcp")
-            assert said == f"ws://localhost:{acceptor.port}/pcp cannot be reached: the peer closed the connection"
+            assert said.endswith("/pcp cannot be reached: the peer closed the connection; it may expect TLS")
             said = await fail_to_dial(url, client_context(authority=str(tmp_path / "site" / "ca.pem")))
             assert said == f"{url} cannot be reached: the peer closed the connection"
         said = await fail_to_dial(url, site.client("a"))
@@ -458,6 +459,27 @@ def test_dialling_tells_in_one_line_what_failed(tmp_path, caplog):
 
     asyncio.run(scenario())
     assert all(line.startswith("handshake failed peer=127.0.0.1:") for line in lines(caplog))
+
+
+@pytest.mark.parametrize("fetching", [False, True])
+def test_a_client_with_tls_is_told_at_once_that_the_server_has_none(tmp_path, caplog, fetching):
+    """Waiting for the end of an HTTP head, the server would be silent until the client gives up."""
+    site = Site(tmp_path / "site")
+
+    async def scenario() -> None:
+        async with listening() as (_, acceptor):
+            if fetching:
+                with pytest.raises(ConnectFailed) as raised:
+                    await probe(f"https://localhost:{acceptor.port}/won/resource", site.client("a"), LONG)
+                said = str(raised.value)
+            else:
+                said = await fail_to_dial(f"wss://localhost:{acceptor.port}/pcp", site.client("a"))
+            assert said.endswith(" cannot be reached: the server answers without TLS")
+            assert failed(acceptor) == ["closed"]
+
+    asyncio.run(scenario())
+    (line,) = lines(caplog)
+    assert line.endswith(": the client begins with TLS, which this server does not have")
 
 
 async def listen_silently(context: ssl.SSLContext | None):

@@ -269,7 +269,7 @@ class _PeerElsewhere:
             reader, writer = await asyncio.open_unix_connection(self._path, limit=MAX_REQUEST_BYTES)
         except OSError as error:
             why = (error.strerror or str(error)).lower()
-            raise ConnectFailed(self._url, f"no peer answers: {why}") from None
+            raise ConnectFailed(self._url, f"has no running peer: {why}") from None
         writer.write(msgspec.json.encode(request) + b"\n")
         return _Asked(self._url, reader, writer)
 

@@ -39,13 +39,8 @@ def dev(
     from dovetail.api.contexts import Context, current_context, save_context, use_context
     from dovetail.api.local import local
     from dovetail.cli.output import print_json, print_text
-    from dovetail.model.errors import ResourceBusy
 
-    try:
-        site = local(directory=directory, port=port)
-    except ResourceBusy as error:
-        raise ResourceBusy(f"{error}; choose another with --port") from None
-    with site:
+    with local(directory=directory, port=port) as site:
         context = Context(
             url=site.url,
             identity=YOU,

@@ -378,7 +378,7 @@ def _read_data(text: str | None) -> object:
         json.loads(text)
     except ValueError:
         quoted = f"'\"{text}\"'" if re.fullmatch(r"[\w ,.:!?-]{1,40}", text) else "'\"hello\"'"
-        raise UsageError(f"{text[:40]!r} is not JSON; text has quotes of its own: {quoted}") from None
+        raise UsageError(f"{text[:40]!r} is not JSON; to send text, quote it twice: {quoted}") from None
     return text.encode()
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from dovetail.model.errors import ConnectFailed, UsageError
 from dovetail.otel.otlp import CONTENT_TYPE, PATH
 from dovetail.runtime.http import is_url
-from dovetail.runtime.tls import describe_failure
+from dovetail.runtime.tls import describe_connecting
 
 TIMEOUT_S = 10.0
 MAX_ANSWER_BYTES = 65_536
@@ -84,13 +84,17 @@ class Target:
                     after_s=_seconds(error.headers.get("Retry-After")),
                 ) from None
         except urllib.error.URLError as error:
-            raise NotTaken(self.url, f"cannot be reached: {_cause(error)}") from None
+            raise NotTaken(self.url, f"cannot be reached: {_cause(self.url, error)}") from None
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise NotTaken(self.url, f"failed: {str(error) or type(error).__name__}") from None
 
 
-def _cause(error: urllib.error.URLError) -> str:
-    return describe_failure(error.reason) if isinstance(error.reason, OSError) else str(error.reason)
+def _cause(url: str, error: urllib.error.URLError) -> str:
+    return (
+        describe_connecting(error.reason, is_tls=url.startswith("https:"))
+        if isinstance(error.reason, OSError)
+        else str(error.reason)
+    )
 
 
 def _read(answer: http.client.HTTPResponse, deadline: float) -> bytes:

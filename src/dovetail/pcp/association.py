@@ -28,7 +28,9 @@ def find_refusal(session: Session, uri: str, authorization: Authorization) -> Re
     if parts.is_wildcard:
         return Refusal(Reason.BAD_URI, f"{uri!r} is a wildcard")
     if session.common_name is not None and parts.name != session.common_name:
-        return Refusal(Reason.SENDER_MISMATCH, f"{uri!r} does not have the name of the certificate")
+        return Refusal(
+            Reason.SENDER_MISMATCH, f"the name in the certificate is {session.common_name!r}, not {parts.name!r}"
+        )
     if parts.client_type == SERVER_TYPE:
         return Refusal(Reason.BAD_URI, f"client type {SERVER_TYPE!r} is reserved for brokers")
     if session.mount.client_type not in (None, parts.client_type):

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from dovetail.model.errors import ConnectFailed
-from dovetail.runtime.tls import describe_failure
+from dovetail.runtime.tls import describe_connecting
 
 MAX_DOCUMENT_BYTES = 1 << 20
 MAX_HEADER_BYTES = 16 << 10
@@ -66,7 +66,8 @@ async def probe(
     except TimeoutError:
         raise ConnectFailed(uri, f"did not answer within {timeout_s:g} s") from None
     except OSError as error:
-        raise ConnectFailed(uri, f"cannot be reached: {describe_failure(error)}") from None
+        why = describe_connecting(error, is_tls=uri.startswith("https:"))
+        raise ConnectFailed(uri, f"cannot be reached: {why}") from None
     except (ValueError, EOFError, asyncio.LimitOverrunError):
         return None
 

@@ -30,6 +30,9 @@ _SET_SESSION_CACHE_MODE, _SESSION_CACHE_OFF = 44, 0  # SSL_CTRL_SET_SESS_CACHE_M
 _HANDSHAKE_RECORD = 22
 _RECORD_HEAD_BYTES = 5
 _MAX_RECORD_BYTES = 16_384
+_NO_TLS = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"
+_ISSUER_UNKNOWN = frozenset({2, 18, 19, 20, 21})
+"""Codes of OpenSSL's verification for a certificate that no known authority has signed."""
 
 log = logging.getLogger("dovetail.tls")
 
@@ -78,19 +81,34 @@ def client_context(
 
 
 def _load(context: ssl.SSLContext, certificate: str | None, key: str | None, authority: str | None) -> None:
+    def ask() -> str:  # otherwise OpenSSL asks on the terminal
+        raise KeyFileError(f"{key or certificate} is encrypted: decrypt it, and protect it by its mode")
+
     try:
         if certificate is not None:
-            context.load_cert_chain(certificate, key)
+            context.load_cert_chain(certificate, key, ask)
         if authority is not None:
             context.load_verify_locations(authority)
     except (OSError, ssl.SSLError) as error:
-        files = [path for path in (certificate, key, authority) if path is not None]
-        for path in files:
+        raise KeyFileError(_find_fault(certificate, key, authority, error)) from None
+
+
+def _find_fault(certificate: str | None, key: str | None, authority: str | None, error: OSError) -> str:
+    """Which of these files is at fault; OpenSSL's error does not name it."""
+    kinds = ((certificate, "CERTIFICATE"), (key, "PRIVATE KEY"), (authority, "CERTIFICATE"))
+    read: list[tuple[str, str, bytes]] = []
+    for path, kind in kinds:
+        if path is not None:
             try:
-                Path(path).open("rb").close()
+                read.append((path, kind, Path(path).read_bytes()))
             except OSError as unreadable:
-                raise KeyFileError(f"{path} cannot be read: {unreadable.strerror or unreadable}") from None
-        raise KeyFileError(f"{', '.join(files)} cannot be used: {error}") from None
+                return f"{path} cannot be read: {unreadable.strerror or unreadable}"
+    for path, kind, data in read:
+        if f"{kind}-----".encode() not in data:
+            return f"{path} has no {kind.lower()} in PEM"
+    if isinstance(error, ssl.SSLError) and error.reason == "KEY_VALUES_MISMATCH":
+        return f"{key or certificate} is not the private key of {certificate}"
+    return f"{', '.join(path for path, _, _ in read)} cannot be used: {error}"
 
 
 class ReloadedTls(abc.ABC):
@@ -205,21 +223,34 @@ def _is_issued_by(certificate: x509.Certificate, issuer: x509.Certificate) -> bo
     return True
 
 
+async def refuse_hello(accepted: socket.socket) -> None:
+    """Wait for the first byte at a server without TLS; a client that begins with TLS is told so, and need not wait."""
+    await _await_input(accepted)
+    if accepted.recv(1, socket.MSG_PEEK) == bytes([_HANDSHAKE_RECORD]):
+        accepted.recv(_MAX_RECORD_BYTES)  # closing with unread input would discard the answer
+        accepted.send(_NO_TLS)
+        raise OSError("the client begins with TLS, which this server does not have")
+
+
+async def _await_input(accepted: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    readable = loop.create_future()
+    loop.add_reader(accepted, _finish, readable)
+    try:
+        await readable
+    finally:
+        loop.remove_reader(accepted)
+
+
 async def wait_for_hello(accepted: socket.socket) -> None:
     """Wait until the first record of a TLS handshake has arrived, without reading it: until then TLS uses no memory.
 
     Input that is not TLS is left for TLS to refuse. Raises ConnectionResetError if the peer disconnects.
     """
-    loop = asyncio.get_running_loop()
     wanted = 1
     try:
         while True:
-            readable = loop.create_future()
-            loop.add_reader(accepted, _finish, readable)
-            try:
-                await readable
-            finally:
-                loop.remove_reader(accepted)
+            await _await_input(accepted)
             head = accepted.recv(_RECORD_HEAD_BYTES + _MAX_RECORD_BYTES, socket.MSG_PEEK)
             if len(head) < wanted:  # the kernel wakes us with less only at the end of the stream
                 raise ConnectionResetError
@@ -280,6 +311,18 @@ def describe_failure(error: OSError) -> str:
     if error.errno is not None and error.errno > 0:
         return os.strerror(error.errno).lower()
     return error.strerror or str(error) or type(error).__name__
+
+
+def describe_connecting(error: OSError, *, is_tls: bool) -> str:
+    """Why a client did not connect, and what to look at."""
+    text = describe_failure(error)
+    if isinstance(error, ssl.SSLCertVerificationError) and error.verify_code in _ISSUER_UNKNOWN:
+        return f"{text}; the authority must be the CA that signed it"
+    if is_tls and isinstance(error, ssl.SSLError) and error.reason == "WRONG_VERSION_NUMBER":
+        return "the server answers without TLS"
+    if not is_tls and text == CLOSED:
+        return f"{text}; it may expect TLS"
+    return text
 
 
 def common_name(certificate: dict[str, Any] | None) -> str | None:

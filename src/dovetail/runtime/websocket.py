@@ -30,7 +30,7 @@ from dovetail.runtime.frames import Assembler, Memory
 from dovetail.runtime.http import Reply
 from dovetail.runtime.limits import NO_LIMIT, Limits
 from dovetail.runtime.picows_protocol import LinkProtocol
-from dovetail.runtime.tls import ServerTls, TransportLoop, describe_failure, wait_for_hello
+from dovetail.runtime.tls import ServerTls, TransportLoop, describe_connecting, refuse_hello, wait_for_hello
 
 MAX_PONG_BACKLOG_BYTES = 64 * 1024
 MAX_CLOSE_DETAIL_BYTES = 123
@@ -409,13 +409,16 @@ async def listen(
     async def greet(accepted: socket.socket, host: str, acceptor: Acceptor) -> None:
         protocol = LinkProtocol(functools.partial(upgrade, host), limits, None, None)
         context = timeout_s = None
-        if tls is not None:
-            try:
+        try:
+            if tls is None:
+                await refuse_hello(accepted)
+            else:
                 await wait_for_hello(accepted)
                 await acceptor.take_turn(host)
-            except BaseException:
-                accepted.close()
-                raise
+        except BaseException:
+            accepted.close()
+            raise
+        if tls is not None:
             context, timeout_s = tls.current(), limits.handshake.timeout_s + _SPARE_S
         connecting = aiofastnet.connect_accepted_socket(
             loop, lambda: protocol, accepted, ssl=context, ssl_handshake_timeout=timeout_s
@@ -464,7 +467,7 @@ async def dial(
         raise ConnectFailed(url, f"did not answer within {limits.handshake.timeout_s:g} s") from None
     except OSError as error:
         error.__traceback__ = None  # otherwise its frames and the transport keep each other alive
-        raise ConnectFailed(url, f"cannot be reached: {describe_failure(error)}") from None
+        raise ConnectFailed(url, f"cannot be reached: {describe_connecting(error, is_tls=bool(more))}") from None
     except picows.WSError as error:
         raise ConnectFailed(url, f"refuses: {error}") from None
     return opened
