@@ -16,7 +16,7 @@ from dovetail.model.address import address_of
 from dovetail.model.hop import Observation, Stage
 from dovetail.site.config import load_config
 from dovetail.site.servers import Site
-from dovetail.site.site_metrics import SiteCollector
+from dovetail.site.site_metrics import STALLED_S, SiteCollector
 from dovetail.tlog.keys import Signer, Verifier
 from dovetail.tlog.note import cosign
 from report.sample_tables import small_world
@@ -65,6 +65,41 @@ def test_a_hop_that_is_not_sealed_lags_until_it_is(site):
     found = samples(site)
     assert found["dovetail_seal_lag_seconds", SERVER] == 0
     assert found["dovetail_disk_free_bytes", "lake"] > 0
+
+
+def test_what_cannot_be_read_is_named(site):
+    write_hop(site, 1_000_000)
+    lake = Path(site.config.lake.directory)
+    lake.write_text("a file")
+    times = [0.0]
+    collector = SiteCollector(site, lambda: times[-1])
+    for now in (0.0, 50.0, 70.0):
+        times.append(now)
+        collector.read()
+        unread = {what: found for what, found in collector.unread().items() if what != "the audit"}
+        assert unread == {f"sealing of {SERVER}": (now, "Not a directory")}
+    lake.unlink()
+    collector.read()
+    assert collector.unread() == {}
+
+
+def test_a_reading_that_is_stuck_is_named(site):
+    times = [0.0]
+    collector = SiteCollector(site, lambda: times[-1])
+    collector.read()
+    assert collector.unread() == {}
+    times.append(STALLED_S + 1)
+    assert set(collector.unread()) == {"the site"}
+
+
+def test_sealed_hops_without_tables_are_named(site):
+    journal = write_hop(site, 1_000_000)
+    collector = SiteCollector(site)
+    collector.read()
+    assert collector.unread() == {}, "there is nothing to audit yet"
+    seal_journal(journal, open_store(site.config.lake.directory), target_bytes=TARGET)
+    collector.read()
+    assert set(collector.unread()) == {"the audit"}
 
 
 WITNESS = Signer("witness.example", Ed25519PrivateKey.from_private_bytes(bytes([1]) * 32))

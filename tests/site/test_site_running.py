@@ -88,8 +88,9 @@ def test_a_server_that_does_not_answer_is_told():
     assert ask_health("http://127.0.0.1:1/healthz") == "does not answer: connection refused"
 
 
-def health_of(site, own="ok", pids=None, lags=()):
-    health = SiteHealth(site, lambda: own, lambda: {"pcp/broker": 1} if pids is None else pids, lambda: list(lags))
+def health_of(site, own="ok", pids=None, lags=(), unread=None):
+    running = {"pcp/broker": 1} if pids is None else pids
+    health = SiteHealth(site, lambda: own, lambda: running, lambda: list(lags), lambda: unread or {})
     health.ask()
     return health.health()
 
@@ -121,6 +122,26 @@ def test_sealing_and_audit_that_are_behind_are_told(server):
     assert health_of(site_with(server.url), lags=[lag, audit]) == (
         "sealing of pcp://b/server is 1000 s behind; the audit is 500 s behind"
     )
+
+
+def test_what_cannot_be_read_is_not_well(server):
+    """A lake that cannot be opened has no lag that could be too long."""
+    unread = {"sealing of pcp://a/server": (59, "x"), "the audit": (100, "x")}
+    assert health_of(site_with(server.url), unread=unread) == "ok"
+    unread = {"sealing of pcp://a/server": (61, "Not a directory"), "the audit": (200, "it holds no tables")}
+    assert health_of(site_with(server.url), unread=unread) == (
+        "sealing of pcp://a/server could not be read for 61 s: Not a directory; "
+        "the audit could not be read for 200 s: it holds no tables"
+    )
+
+
+def test_a_poll_that_has_not_ended_is_not_well(server):
+    times = [0.0]
+    health = SiteHealth(site_with(server.url), lambda: "ok", dict, list, dict, clock=lambda: times[-1])
+    health.ask()
+    assert health.health() == "ok"
+    times.append(100.0)
+    assert health.health() == "no server has been asked for 100 s"
 
 
 def test_journals_without_a_witness_are_told(server):

@@ -251,7 +251,9 @@ def _supervise(site: Site, plans: list[Plan], *, is_json: bool) -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, supervisor.reload)
         release_hangup()
         readings = SiteCollector(site)
-        health = SiteHealth(site, supervisor.health, lambda: supervisor.pids, lambda: list(readings.collect()))
+        health = SiteHealth(
+            site, supervisor.health, lambda: supervisor.pids, lambda: list(readings.collect()), readings.unread
+        )
         metrics = MetricsServer(supervisor.registry, health.health)
         if section.metrics is not None:
             readings.start()

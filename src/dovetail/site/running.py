@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import math
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
@@ -75,16 +76,21 @@ class SiteHealth:
         own: Callable[[], str],
         pids: Callable[[], Mapping[str, int]],
         lags: Callable[[], list[Metric]],
+        unread: Callable[[], Mapping[str, tuple[float, str]]],
         poll_s: float = POLL_S,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._clock = clock
         self._site = site
         self._own = own
         self._pids = pids
         self._lags = lags
+        self._unread = unread
         self._poll_s = poll_s
         self._stopped = threading.Event()
         self._troubles: list[str] = []
         self._warnings: list[str] = []
+        self._asked_at_s = self._clock()
 
     def start(self) -> None:
         """Poll now and every few seconds, in a thread that ends with the process."""
@@ -98,6 +104,9 @@ class SiteHealth:
         """The answer of /healthz of `up`: the processes as they are now, and the results of the last poll."""
         own = self._own()
         troubles = ([] if own == OK else [own]) + self._stopped_processes() + self._troubles
+        silence_s = self._clock() - self._asked_at_s
+        if silence_s > SPARE_S + self._poll_s + ASK_TIMEOUT_S * len(self._site.health_urls()):
+            troubles.append(f"no server has been asked for {silence_s:.0f} s")
         if troubles:
             return "; ".join(troubles)
         return add_remarks(OK, self._warnings)
@@ -114,7 +123,9 @@ class SiteHealth:
                 troubles.append(f"{name}: {health}")
             elif health != OK:
                 warnings.append(f"{name}: {health.removeprefix(f'{OK}, but ')}")
-        self._troubles, self._warnings = troubles + self._behind(), warnings + self._unwitnessed()
+        self._troubles = troubles + self._behind() + self._unknown()
+        self._warnings = warnings + self._unwitnessed()
+        self._asked_at_s = self._clock()
 
     def _behind(self) -> list[str]:
         config = self._site.config
@@ -130,6 +141,16 @@ class SiteHealth:
                     server = sample.labels.get("server")
                     found.append(f"{what}{f' of {server}' if server else ''} is {sample.value:.0f} s behind")
         return found
+
+    def _unknown(self) -> list[str]:
+        """What may be behind, too: it could not be read for longer than files come and go."""
+        config = self._site.config
+        bounds_s = {"the audit": config.audit.interval_s * BEHIND + SPARE_S}
+        return [
+            f"{what} could not be read for {for_s:.0f} s: {why}"
+            for what, (for_s, why) in self._unread().items()
+            if for_s > bounds_s.get(what, SPARE_S)
+        ]
 
     def _unwitnessed(self) -> list[str]:
         """The journals that no trusted witness has cosigned for a long time."""

@@ -1,7 +1,7 @@
 """The supervisor's metrics for sealing, audit and disks: how far each is behind, and what was found.
 
 A thread reads journals, lake and tables every few seconds, and a scrape gets the last values. So neither the supervisor
-nor a scrape waits for an unresponsive disk; a value that could not be read is left out.
+nor a scrape waits for an unresponsive disk; a value that could not be read is left out, and `unread` names it.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from dovetail.site.servers import Site
 from dovetail.tlog.keys import Verifier
 
 READ_INTERVAL_S = 15.0
+STALLED_S = 120.0
+"""A reading that has not ended for longer is stuck."""
 
 log = logging.getLogger("dovetail.metrics")
 
@@ -38,11 +40,14 @@ log = logging.getLogger("dovetail.metrics")
 class SiteCollector(Collector):
     """Reads a site until stopped; call `start` once."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: Site, clock: Callable[[], float] = time.monotonic) -> None:
         self._site = site
+        self._clock = clock
         self._stopped = threading.Event()
         self._families: list[Metric] = []
         self._found: tuple[int, list[tuple[str, str, int]], int] | None = None
+        self._unread: dict[str, tuple[float, str]] = {}
+        self._read_at_s = self._clock()
 
     def start(self) -> None:
         """Read now and every few seconds, in a thread that ends with the process."""
@@ -56,25 +61,40 @@ class SiteCollector(Collector):
         """The values read last."""
         yield from self._families
 
+    def unread(self) -> dict[str, tuple[float, str]]:
+        """What could not be read for a while: for how many seconds, and why."""
+        now = self._clock()
+        found = {what: (now - since, why) for what, (since, why) in self._unread.items()}
+        if now - self._read_at_s > STALLED_S:
+            found["the site"] = now - self._read_at_s, "a disk does not answer, or the reader has failed"
+        return found
+
     def read(self) -> None:
         """Read everything once."""
         config = self._site.config
         directories = {"journal": str(config.journal.directory)}
         if local_directory(config.lake.directory) is not None:
             directories["lake"] = config.lake.directory
-        readings: list[Callable[[], list[Metric]]] = [lambda: [disk_free(directories)], self._seal_lag]
+        unread: dict[str, str] = {}
+        readings: dict[str, Callable[[], list[Metric]]] = {
+            "disks": lambda: [disk_free(directories)],
+            "sealing": functools.partial(self._seal_lag, unread),
+        }
         if config.journal.cosigned is not None:
-            readings.append(functools.partial(self._witness_age, config.journal.cosigned))
+            readings["witnesses"] = functools.partial(self._witness_age, config.journal.cosigned)
         if self._site.runs_audit:
-            readings.append(self._audit)
+            readings["the audit"] = self._audit
         families: list[Metric] = []
-        for reading in readings:
+        for what, reading in readings.items():
             # files come and go during a read; the next one is soon
             try:
                 families += reading()
             except (DovetailError, OSError) as error:
-                log.debug("not read: %s", error)
+                unread[what] = _cause(error)
+        now = self._clock()
+        self._unread = {what: (self._unread.get(what, (now, ""))[0], why) for what, why in unread.items()}
         self._families = families
+        self._read_at_s = now
 
     def _loop(self) -> None:
         while True:
@@ -82,14 +102,17 @@ class SiteCollector(Collector):
             if self._stopped.wait(READ_INTERVAL_S):
                 return
 
-    def _seal_lag(self) -> list[Metric]:
+    def _seal_lag(self, unread: dict[str, str]) -> list[Metric]:
         family = GaugeMetricFamily(
             "dovetail_seal_lag_seconds", "Age of the oldest hop that is not in the lake; 0 if none.", labels=["server"]
         )
         for reader in self._readers():
+            server = reader.identity.server
             # an unreadable journal does not affect the others
-            with contextlib.suppress(DovetailError, OSError):
-                family.add_metric([reader.identity.server], _unsealed_s(reader, self._site.config.lake.directory))
+            try:
+                family.add_metric([server], _unsealed_s(reader, self._site.config.lake.directory))
+            except (DovetailError, OSError) as error:
+                unread[f"sealing of {server}"] = _cause(error)
         return [family]
 
     def _witness_age(self, folder: Path) -> list[Metric]:
@@ -123,13 +146,15 @@ class SiteCollector(Collector):
         from dovetail.audit.tables import changed_ns, open_tables
 
         root = self._site.config.audit.directory
-        changed = changed_ns(root)
+        try:
+            changed = changed_ns(root)
+        except FileNotFoundError:
+            if not _newest_sealed_us(self._site.config.lake.directory):
+                return []  # there is nothing to audit yet
+            raise
         if self._found is None or self._found[0] != changed:
-            try:
-                tables = open_tables(root)
-                counts = [(*names, count) for names, count in tables.count_by("findings", "check", "severity").items()]
-            except DovetailError:
-                return []  # files of an older run may be removed while they are read
+            tables = open_tables(root)
+            counts = [(*names, count) for names, count in tables.count_by("findings", "check", "severity").items()]
             self._found = changed, counts, tables.run.as_of_us
         _, counts, as_of_us = self._found
         findings = GaugeMetricFamily(
@@ -147,6 +172,10 @@ class SiteCollector(Collector):
             "dovetail_audit_timestamp_seconds", "When the tables were last replaced.", value=changed / 1e9
         )
         return [findings, lag, made]
+
+
+def _cause(error: Exception) -> str:
+    return str(getattr(error, "strerror", None) or error)
 
 
 def _unsealed_s(reader: JournalReader, lake: str) -> float:
