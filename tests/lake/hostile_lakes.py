@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import random
+import shutil
 import socket
 import struct
 from collections.abc import Callable, Iterator
@@ -466,6 +467,24 @@ for _of in ("file", "manifest"):
     }.items():
         if (_of, _name) != ("manifest", "nothing"):
             CASES[f"{_of}-{_name}"] = _in_place(_of, _make)
+
+
+def _in_place_of_manifests(make: Callable[[Path, Culprit], object]) -> Harm:
+    def harm(culprit: Culprit) -> None:
+        directory = culprit.manifest_path.parent
+        shutil.rmtree(directory)
+        make(directory, culprit)
+
+    return harm
+
+
+for _name, _make in {
+    "fifo": lambda path, culprit: os.mkfifo(path),
+    "socket": _bind,
+    "link-to-nothing": lambda path, culprit: path.symlink_to("/nowhere/at/all"),
+    "link-to-another": lambda path, culprit: path.symlink_to(culprit.lake / manifest_prefix(BROKER)),
+}.items():
+    CASES[f"all-manifests-{_name}"] = _in_place_of_manifests(_make)
 
 
 # manifests

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -96,6 +98,56 @@ def test_only_plain_files_are_objects(store, outside):
     for key in ("a/pipe", "a"):
         with pytest.raises(JournalDamaged):
             store.get(key)
+
+
+def nest(directory: Path, depth: int = 2 * sys.getrecursionlimit()) -> None:
+    """Directories in each other, more than any function can call itself."""
+    inside = os.open(directory, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir("a", dir_fd=inside)
+        deeper = os.open("a", os.O_RDONLY, dir_fd=inside)
+        os.close(inside)
+        inside = deeper
+    os.close(inside)
+
+
+@pytest.fixture
+def nested(store):
+    """A directory of the lake and an abandoned one for writing, with directories in each other without end."""
+    store.create("a/object", b"")
+    abandoned = store.root / SCRATCH / "abandoned"
+    abandoned.mkdir(parents=True)
+    for directory in (store.root / "a", abandoned):
+        nest(directory)
+    os.utime(abandoned, (1, 1))
+    yield store
+    subprocess.run(["rm", "-rf", store.root], check=True)  # shutil would call itself as often
+
+
+def test_directories_in_each_other_without_end_stop_nobody(nested):
+    assert keys(nested) == ["a/object"]
+    assert nested.create("a/other", b"")
+
+
+def test_what_may_not_be_read_stops_nobody(store, monkeypatch):
+    """Whoever owns the directories of a lake may close one of them, or a file, to all others."""
+    for key in ("a/closed/1", "a/open/1", "a/open/closed"):
+        store.create(key, b"")
+    opened = os.open
+
+    def refuse(path, *given, **more):
+        if path == "closed":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return opened(path, *given, **more)
+
+    monkeypatch.setattr(os, "open", refuse)
+    assert keys(store) == ["a/open/1", "a/open/closed"]
+    assert keys(store, "a/closed/") == []
+    assert store.directories("a/") == ["closed", "open"]
+    for read in (store.get, store.entry, store.open):
+        for key in ("a/closed/1", "a/open/closed"):
+            with pytest.raises(JournalDamaged, match="closed cannot be opened: Permission denied"):
+                read(key)
 
 
 def test_the_lake_itself_may_be_a_link(tmp_path, store):

@@ -35,6 +35,8 @@ SCRATCH_AGE_S = 86_400
 """A scratch directory older than this was left by a killed process."""
 
 MAX_KEY_CHARS = 1024
+MAX_DEPTH = 8
+"""Directories are listed down to this depth; the layout needs three. Anyone can nest them deeper than a stack."""
 _PART = r"[A-Za-z0-9_][A-Za-z0-9_=.-]{0,254}"
 _KEY = re.compile(rf"{_PART}(/{_PART})*")
 _NAME = re.compile(_PART)
@@ -98,7 +100,10 @@ def check_key(key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LocalStore:
-    """A directory. Files and directory entries are fsynced before a write returns."""
+    """A directory. Files and directory entries are fsynced before a write returns.
+
+    What cannot be read for lack of permission is treated like any other damage: it concerns that object alone.
+    """
 
     root: Path
 
@@ -153,10 +158,10 @@ class LocalStore:
             return
 
     def directories(self, prefix: str) -> Sequence[str]:
-        """The directories in a directory that have plain names; not links to directories."""
+        """The directories in a directory that have plain names, and what is in the place of one: a link or a pipe."""
         try:
             with self._directory(prefix.removesuffix("/")) as descriptor, os.scandir(descriptor) as found:
-                names = [entry.name for entry in found if entry.is_dir(follow_symlinks=False)]
+                names = [entry.name for entry in found if not entry.is_file(follow_symlinks=False)]
         except (FileNotFoundError, JournalDamaged):
             return []
         return sorted(name for name in names if _NAME.fullmatch(name) and prefix + name != SCRATCH)
@@ -257,6 +262,8 @@ class LocalStore:
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.ENXIO):
                 raise JournalDamaged(f"{self.root / key}: {name} is a link or not of the expected kind") from None
+            if error.errno == errno.EACCES:
+                raise JournalDamaged(f"{self.root / key}: {name} cannot be opened: {error.strerror}") from None
             raise
 
 
@@ -266,8 +273,11 @@ def _walk(descriptor: int, prefix: str, beginning: str) -> Iterator[Entry]:
         entries = [entry for entry in found if entry.name.startswith(beginning) and _NAME.fullmatch(entry.name)]
     names = {entry.name + ("/" if entry.is_dir(follow_symlinks=False) else ""): entry for entry in entries}
     for name, entry in sorted(names.items()):
-        with contextlib.suppress(FileNotFoundError):  # deleted since it was listed
+        # deleted or replaced since it was listed, or not for us to read
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
             if name.endswith("/"):
+                if prefix.count("/") == MAX_DEPTH:
+                    continue
                 child = os.open(entry.name, _DIRECTORY, dir_fd=descriptor)
                 try:
                     yield from _walk(child, prefix + name, "")
@@ -288,4 +298,5 @@ def _remove_abandoned(scratch: int) -> None:
         for entry in found:
             with contextlib.suppress(FileNotFoundError):
                 if entry.is_dir(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_mtime < oldest_s:
-                    shutil.rmtree(entry.name, dir_fd=scratch)
+                    with contextlib.suppress(RecursionError):  # what was nested deeper than a stack stays
+                        shutil.rmtree(entry.name, ignore_errors=True, dir_fd=scratch)
