@@ -26,7 +26,7 @@ from audit.audit_worlds import BROKER, NODE_A, T0_US, append_and_seal, quiet_pcp
 from dovetail.lake import rollup
 from dovetail.lake.layout import data_key, manifest_key, manifest_prefix, parse_data_key, server_slug
 from dovetail.lake.manifest import MANIFEST_FORMAT, Manifest, SealedFile, encode_manifest
-from dovetail.lake.rows import LAKE_SCHEMA
+from dovetail.lake.rows import CHECK_BYTES, LAKE_SCHEMA, hash_rows
 from dovetail.lake.snapshot import snapshot
 from dovetail.lake.store import LocalStore
 from dovetail.tlog.checkpoint import Checkpoint, sign_checkpoint
@@ -281,23 +281,24 @@ def _(culprit: Culprit) -> None:
     culprit.announce_table(table.set_column(table.schema.get_field_index("counterpart"), "counterpart", bad))
 
 
+def write_forged(path: Path, rows: pa.Table) -> None:
+    """Put these rows in the place of a sealed file, each with its own leaf. That takes no key: no manifest changes."""
+    leaves = pa.array([leaf[:CHECK_BYTES] for leaf in hash_rows("x", rows)], pa.binary())
+    forged = rows.set_column(rows.schema.get_field_index("leaf"), LAKE_SCHEMA.field("leaf"), leaves)
+    pq.write_table(forged.cast(LAKE_SCHEMA), path)
+
+
 @case("forged-row-with-its-own-leaf")
 def _(culprit: Culprit) -> None:
-    from dovetail.lake.rows import hash_rows
-
     table = culprit.rows()
     names = ["pcp://forged/agent", *table["counterpart"].to_pylist()[1:]]
     table = table.set_column(table.schema.get_field_index("counterpart"), "counterpart", pa.array(names))
-    leaves = pa.array([leaf[:8] for leaf in hash_rows("x", table)], pa.binary())
-    forged = table.set_column(table.schema.get_field_index("leaf"), LAKE_SCHEMA.field("leaf"), leaves)
-    pq.write_table(forged.cast(LAKE_SCHEMA), culprit.file)  # without any key: the manifest stays unchanged
+    write_forged(culprit.file, table)
 
 
 @case("forged-rows-that-run-back-in-time")
 def _(culprit: Culprit) -> None:
     """All hops rewritten with matching leaves, one of them back in time, so that there is a harmless finding too."""
-    from dovetail.lake.rows import hash_rows
-
     table = culprit.rows()
     times = [
         value - dt.timedelta(seconds=1) if index == 5 else value for index, value in enumerate(table["at"].to_pylist())
@@ -305,9 +306,7 @@ def _(culprit: Culprit) -> None:
     table = table.set_column(
         table.schema.get_field_index("at"), LAKE_SCHEMA.field("at"), pa.array(times, LAKE_SCHEMA.field("at").type)
     )
-    leaves = pa.array([leaf[:8] for leaf in hash_rows("x", table)], pa.binary())
-    forged = table.set_column(table.schema.get_field_index("leaf"), LAKE_SCHEMA.field("leaf"), leaves)
-    pq.write_table(forged.cast(LAKE_SCHEMA), culprit.file)
+    write_forged(culprit.file, table)
 
 
 @case("time-beyond-every-calendar")

@@ -35,7 +35,16 @@ from dovetail.lake.store import LocalStore
 from dovetail.model.errors import DovetailError
 from dovetail.model.times import to_datetime
 from dovetail.tlog.keys import Signer
-from lake.hostile_lakes import CASES, CULPRIT, HONEST, Culprit, add_culprit, remove_culprit, write_honest
+from lake.hostile_lakes import (
+    CASES,
+    CULPRIT,
+    HONEST,
+    Culprit,
+    add_culprit,
+    remove_culprit,
+    write_forged,
+    write_honest,
+)
 
 pytestmark = pytest.mark.exhaustive
 
@@ -228,9 +237,9 @@ def test_a_row_that_nobody_sealed_moves_nobodys_time(tmp_path, has_its_leaf):
     times = [*rows["at"].to_pylist()[:-1], to_datetime(now_us)]
     rows = rows.set_column(rows.schema.get_field_index("at"), LAKE_SCHEMA.field("at"), [times])
     if has_its_leaf:
-        leaves = [leaf[:CHECK_BYTES] for leaf in hash_rows("x", rows)]
-        rows = rows.set_column(rows.schema.get_field_index("leaf"), LAKE_SCHEMA.field("leaf"), [leaves])
-    pq.write_table(rows, culprit.file)
+        write_forged(culprit.file, rows)
+    else:
+        pq.write_table(rows, culprit.file)
     assert newest_here(lake, now_us) == expected < now_us
 
 

@@ -192,6 +192,7 @@ class Lake:
         *,
         trust: Path | str | Sequence[Path | str] = (),
         swarms: Sequence[Path | str] = (),
+        proven_only: bool = False,
         loss_timeout: float = 30,
         spark: Any = None,
     ) -> Audit:
@@ -204,7 +205,10 @@ class Lake:
         lake = check_lake(self.path)
         trusted = [trust] if isinstance(trust, Path | str) else trust
         settings = load_settings(
-            [Path(each) for each in swarms], [Path(each) for each in trusted], loss_timeout_s=loss_timeout
+            [Path(each) for each in swarms],
+            [Path(each) for each in trusted],
+            loss_timeout_s=loss_timeout,
+            proven_only=proven_only,
         )
         place = tables if is_url(tables) else Path(tables).absolute()
         with contextlib.ExitStack() as stack:

@@ -112,7 +112,8 @@ def plan_reading(
     )
     is_reread = is_restored and may_reread()
     is_disbelieved = (trusted and _are_disbelieved(everything, active, committed, trusted)) or (
-        not is_judged_alike and _are_unsigned(before, active, trusted)
+        # other rows of these files may be believed now
+        not is_judged_alike and (bool(unproven) or _are_unsigned(before, active, trusted))
     )
     if is_reread or is_disbelieved:
         nothing = BatchFacts(manifests=[], files=[])

@@ -397,6 +397,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--swarm", type=Path, action="append", default=[], metavar="FILE")
     parser.add_argument("--trust", type=Path, action="append", default=[], metavar="FILE")
+    parser.add_argument("--proven-only", action="store_true")
     return parser
 
 
@@ -409,9 +410,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     spark = open_session(
         SessionOptions(master=arguments.master, driver_memory=arguments.driver_memory, conf=conf, has_s3=has_s3)
     )
-    audit = Audit(
-        spark=spark, lake=lake, tables=arguments.tables, settings=load_settings(arguments.swarm, arguments.trust)
-    )
+    settings = load_settings(arguments.swarm, arguments.trust, proven_only=arguments.proven_only)
+    audit = Audit(spark=spark, lake=lake, tables=arguments.tables, settings=settings)
     sys.stdout.write(audit.run().text())
     return 0
 

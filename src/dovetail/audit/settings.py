@@ -21,16 +21,19 @@ MAX_FILE_BYTES = 1 << 20
 class AuditSettings:
     """`agreements` are by community, "" for all others; `trusted` are keys of servers.
 
+    With `proven_only` the rows of a file of which any row was altered, removed or added count as missing.
     `loss_timeout_us` is the loss timeout: how long something may be in flight before it is lost, or a chain overdue.
     """
 
     agreements: Mapping[str, Agreement] = field(default_factory=dict)
     trusted: Sequence[Verifier] = ()
     loss_timeout_us: int = 30_000_000
+    proven_only: bool = False
 
     def fingerprint(self) -> str:
         """A digest of all settings."""
-        text = repr((sorted(self.agreements.items()), sorted(v.text() for v in self.trusted), self.loss_timeout_us))
+        parts = sorted(self.agreements.items()), sorted(v.text() for v in self.trusted), self.loss_timeout_us
+        text = repr((*parts, self.proven_only))
         return hashlib.sha256(text.encode()).hexdigest()
 
     @property
@@ -40,7 +43,11 @@ class AuditSettings:
 
 
 def load_settings(
-    agreement_files: Sequence[Path] = (), trust_files: Sequence[Path] = (), *, loss_timeout_s: float = 30
+    agreement_files: Sequence[Path] = (),
+    trust_files: Sequence[Path] = (),
+    *,
+    loss_timeout_s: float = 30,
+    proven_only: bool = False,
 ) -> AuditSettings:
     """Settings from files of agreements, and trust stores (`keys.load_verifier_keys`)."""
     agreements: dict[str, Agreement] = {}
@@ -49,7 +56,12 @@ def load_settings(
     if len(agreement_files) == 1:
         agreements[""] = next(iter(agreements.values()))
     trusted = load_verifier_keys(*trust_files)
-    return AuditSettings(agreements=agreements, trusted=trusted, loss_timeout_us=int(loss_timeout_s * 1_000_000))
+    return AuditSettings(
+        agreements=agreements,
+        trusted=trusted,
+        loss_timeout_us=int(loss_timeout_s * 1_000_000),
+        proven_only=proven_only,
+    )
 
 
 def read_agreements(path: Path) -> dict[str, Agreement]:

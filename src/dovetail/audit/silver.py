@@ -121,7 +121,7 @@ class Ingest:
         clean: dict[bool, list[str]] = {True: [], False: []}
         dirty: dict[bool, list[str]] = {True: [], False: []}
         for fact in files:
-            if fact.is_own and fact.part is not None:
+            if fact.is_own and fact.part is not None and (fact.path in proven or not self.settings.proven_only):
                 (dirty if fact.part.invalid else clean)[fact.path in proven].append(fact.path)
         rows = self._read(clean[True], is_proven=True)
         if clean[False]:

@@ -48,6 +48,13 @@ Trust = Annotated[
     list[Path] | None,
     typer.Option("--trust", metavar="KEYS", help="Trusted keys: a file, or a directory of `.vkey` files; repeatable."),
 ]
+ProvenOnly = Annotated[
+    bool,
+    typer.Option(
+        "--proven-only",
+        help="Take rows only from files that lead to a signed root; the others count as missing.",
+    ),
+]
 LossTimeout = Annotated[
     float, typer.Option(metavar="SECONDS", help="Seconds after which an undelivered message counts as lost.", min=0)
 ]
@@ -95,6 +102,7 @@ class AuditOptions(TableSource):
     driver_memory: Memory = None
     swarm: Swarms = None
     trust: Trust = None
+    proven_only: ProvenOnly = False
     loss_timeout: LossTimeout = 30
     patience: OldPatience = None
 
@@ -119,7 +127,9 @@ class AuditOptions(TableSource):
         place = check_lake(self.place)
         refuse_old_format(self.root)
         check_room(self.root)
-        settings = load_settings(self.swarm or [], self.trust or [], loss_timeout_s=self.loss_timeout_s)
+        settings = load_settings(
+            self.swarm or [], self.trust or [], loss_timeout_s=self.loss_timeout_s, proven_only=self.proven_only
+        )
         rows = snapshot(open_store(place)).hops if is_once else None
         spark = open_spark(self.master, self.conf, self.driver_memory, self.place, self.root, rows=rows)
         return Audit(spark=spark, lake=place, tables=self.root, settings=settings, as_of=as_of)

@@ -159,6 +159,7 @@ def _follow(site: Site) -> None:
         driver_memory=config.audit.driver_memory,
         swarm=write_agreements(config),
         trust=list(config.audit.trust),
+        proven_only=config.audit.proven_only,
         loss_timeout=config.audit.loss_timeout_s,
         sealing=config.lake.seal_interval_s,
         as_json=config.logs.format == "json",

@@ -161,6 +161,9 @@ class AuditSection(Section, frozen=True, kw_only=True):
         tuple[Path, ...],
         Meta(description="Files of trusted keys. If any are given, every server's key must be in one."),
     ] = ()
+    proven_only: Annotated[
+        bool, Meta(description="Whether the rows of a file that does not lead to a signed root count as missing.")
+    ] = False
     webhook: Annotated[str | None, Meta(description="URL that each new finding is posted to as JSON.")] = None
 
 
