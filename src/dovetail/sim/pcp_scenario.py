@@ -21,6 +21,7 @@ import msgspec
 from dovetail.model.address import Address, address_of
 from dovetail.model.fabric import MessageInfo, Refused
 from dovetail.model.hop import Hop, Observation, Reason, Stage
+from dovetail.model.times import SECOND_US
 from dovetail.model.wire import LinkId
 from dovetail.pcp.broker import Broker
 from dovetail.pcp.client import Client, ClientOptions, ClientState
@@ -46,7 +47,7 @@ from dovetail.sim.invariants import Finding, Owed, check_journals, check_one_out
 from dovetail.sim.process import ProcessOptions
 from dovetail.sim.randomness import draw_between
 from dovetail.sim.scenario import Setting, name_places
-from dovetail.sim.world import SECOND_US, World
+from dovetail.sim.world import World
 
 BROKER = "broker"
 BROKER_URI = "pcp://broker/server"
