@@ -41,48 +41,8 @@ def deliveries(rows: Rows, moment: Moment) -> DataFrame:
     Nodes of others need not be in the lake. Then the recipient's node may have refused a message: the sender's node has
     its FailureResponse. And responses to it are not owed anything more: nobody answers a response.
     """
-    at = {stage: F.col("stage") == stage.value for stage in Stage}
     is_for_node = F.col("type").isin(*(kind.value for kind in ATOM_TYPES), MessageType.REGISTER.value)
     is_response = F.col("type").isin(*(kind.value for kind in RESPONSE_TYPES))
-    known = rows.messages.select("message", "type", "sender", F.get("recipients", F.lit(0)).alias("recipient"))
-    is_taken = at[Stage.ACCEPTED] | at[Stage.CREATED]
-    is_there = F.col("server") == _node_of(F.col("recipient"))
-    is_handed = at[Stage.DELIVERED] & (F.col("counterpart") == F.col("recipient")) & is_there
-    is_kept = is_taken & is_response & is_there
-    answered = (
-        rows.answers.where(F.col("type") == MessageType.SUCCESS.value)
-        .groupBy(F.col("parent").alias("message"), F.col("sender").alias("recipient"))
-        .agg(F.min("at").alias("answered"))
-    )
-    declined = (
-        rows.answers.where(F.col("type") == MessageType.FAILURE.value)
-        .groupBy(F.col("parent").alias("message"), F.col("sender").alias("recipient"), F.col("server").alias("from"))
-        .agg(F.min("at").alias("declined"))
-    )
-    nodes = rows.servers.select(F.col("server").alias("next"), F.lit(True).alias("is_in_lake")).hint("broadcast")
-    facts = (
-        rows.hops.join(known, on="message", how="left")
-        .groupBy("message")
-        .agg(
-            F.any_value("type").alias("type"),
-            F.any_value("sender").alias("sender"),
-            F.any_value("recipient").alias("recipient"),
-            F.min(F.when(is_taken, F.struct("at", "server"))).alias("taken"),
-            F.min(F.when(is_handed, F.struct("at", "server"))).alias("handed"),
-            F.min(F.when(is_kept, F.struct("at", "server"))).alias("kept"),
-            F.min(F.when(at[Stage.ECHOED], F.struct("at", "server"))).alias("echoed"),
-            F.min(F.when(at[Stage.REJECTED], F.struct("at", "server", "reason"))).alias("refused"),
-            F.min(F.when(at[Stage.UNDELIVERABLE], F.struct("at", "server", "reason"))).alias("given_up"),
-            F.count(F.when(is_handed, F.lit(1))).alias("attempts"),
-        )
-        .withColumn("from", _node_of(F.col("sender")))
-        .withColumn("next", _node_of(F.col("recipient")))
-        .join(_unseen(rows.hops, rows.servers, moment), on=["message", "from", "next"], how="left")
-        .join(answered, on=["message", "recipient"], how="left")
-        .join(declined, on=["message", "recipient", "from"], how="left")
-        .join(nodes, on="next", how="left")
-        .join(_reaches(rows.servers), F.col("taken.server") == F.col("reaching"), how="left")
-    )
     waited_us = F.lit(to_us(moment.as_of)) - F.unix_micros("unseen.at")
     is_unseen = F.col("unseen").isNotNull() & (waited_us > moment.loss_timeout_us) & F.col("given_up").isNull()
     is_kept_there = F.col("answered").isNotNull() | F.col("kept").isNotNull()
@@ -118,7 +78,8 @@ def deliveries(rows: Rows, moment: Moment) -> DataFrame:
         .when(is_owed, F.struct(given_up_by.alias("at"), F.col("taken.server").alias("server")))
     )
     return (
-        facts.withColumn("outcome", outcome)
+        _histories(rows, moment)
+        .withColumn("outcome", outcome)
         .withColumn("end", end)
         .withColumn("failed", failed)
         .select(
@@ -148,6 +109,51 @@ def deliveries(rows: Rows, moment: Moment) -> DataFrame:
             "attempts",
         )
         .select(*PART)
+    )
+
+
+def _histories(rows: Rows, moment: Moment) -> DataFrame:
+    """One row per message: its first hop of each kind, and whether the recipient's node has answered or lacks it."""
+    at = {stage: F.col("stage") == stage.value for stage in Stage}
+    is_response = F.col("type").isin(*(kind.value for kind in RESPONSE_TYPES))
+    known = rows.messages.select("message", "type", "sender", F.get("recipients", F.lit(0)).alias("recipient"))
+    is_taken = at[Stage.ACCEPTED] | at[Stage.CREATED]
+    is_there = F.col("server") == _node_of(F.col("recipient"))
+    is_handed = at[Stage.DELIVERED] & (F.col("counterpart") == F.col("recipient")) & is_there
+    is_kept = is_taken & is_response & is_there
+    answered = (
+        rows.answers.where(F.col("type") == MessageType.SUCCESS.value)
+        .groupBy(F.col("parent").alias("message"), F.col("sender").alias("recipient"))
+        .agg(F.min("at").alias("answered"))
+    )
+    declined = (
+        rows.answers.where(F.col("type") == MessageType.FAILURE.value)
+        .groupBy(F.col("parent").alias("message"), F.col("sender").alias("recipient"), F.col("server").alias("from"))
+        .agg(F.min("at").alias("declined"))
+    )
+    nodes = rows.servers.select(F.col("server").alias("next"), F.lit(True).alias("is_in_lake")).hint("broadcast")
+    return (
+        rows.hops.join(known, on="message", how="left")
+        .groupBy("message")
+        .agg(
+            F.any_value("type").alias("type"),
+            F.any_value("sender").alias("sender"),
+            F.any_value("recipient").alias("recipient"),
+            F.min(F.when(is_taken, F.struct("at", "server"))).alias("taken"),
+            F.min(F.when(is_handed, F.struct("at", "server"))).alias("handed"),
+            F.min(F.when(is_kept, F.struct("at", "server"))).alias("kept"),
+            F.min(F.when(at[Stage.ECHOED], F.struct("at", "server"))).alias("echoed"),
+            F.min(F.when(at[Stage.REJECTED], F.struct("at", "server", "reason"))).alias("refused"),
+            F.min(F.when(at[Stage.UNDELIVERABLE], F.struct("at", "server", "reason"))).alias("given_up"),
+            F.count(F.when(is_handed, F.lit(1))).alias("attempts"),
+        )
+        .withColumn("from", _node_of(F.col("sender")))
+        .withColumn("next", _node_of(F.col("recipient")))
+        .join(_unseen(rows.hops, rows.servers, moment), on=["message", "from", "next"], how="left")
+        .join(answered, on=["message", "recipient"], how="left")
+        .join(declined, on=["message", "recipient", "from"], how="left")
+        .join(nodes, on="next", how="left")
+        .join(_reaches(rows.servers), F.col("taken.server") == F.col("reaching"), how="left")
     )
 
 
