@@ -7,24 +7,29 @@ Times are whole microseconds since 1970-01-01 UTC, everywhere.
 from __future__ import annotations
 
 import enum
+from typing import Self
 
 import msgspec
 
 from dovetail.model.address import Address
 
 
-class Stage(enum.StrEnum):
-    """What a server saw happen to a message. Journals store `code`; never reuse one."""
+class _Word(enum.StrEnum):
+    """A word with a sentence for people. Journals store its `code`; never reuse one."""
 
     code: int
     sentence: str
 
-    def __new__(cls, text: str, code: int, sentence: str) -> Stage:
+    def __new__(cls, text: str, code: int, sentence: str) -> Self:
         member = str.__new__(cls, text)
         member._value_ = text
         member.code = code
         member.sentence = sentence
         return member
+
+
+class Stage(_Word):
+    """What a server saw happen to a message."""
 
     CREATED = "created", 1, "created by this server: a response, a report or a message of its own"
     ACCEPTED = "accepted", 2, "accepted from outside"
@@ -42,21 +47,11 @@ class Stage(enum.StrEnum):
     NOTED = "noted", 14, "something about the server itself, not about a message; the reason says what"
 
 
-class Reason(enum.StrEnum):
+class Reason(_Word):
     """Why a message was refused or did not arrive: one closed list for all fabrics.
 
     Codes are permanent: 1-31 any fabric, 32-95 pcp, 96-159 won, 160-223 swarm.
     """
-
-    code: int
-    sentence: str
-
-    def __new__(cls, text: str, code: int, sentence: str) -> Reason:
-        member = str.__new__(cls, text)
-        member._value_ = text
-        member.code = code
-        member.sentence = sentence
-        return member
 
     # any fabric
     MALFORMED = "malformed", 1, "the bytes cannot be decoded"
