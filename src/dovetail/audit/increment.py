@@ -65,7 +65,7 @@ class Increment(Refresh):
             servers=refresh.servers,
             as_of=refresh.as_of,
             size=refresh.size,
-            say=refresh.say,
+            report=refresh.report,
             changes=changes,
         )
 
@@ -87,7 +87,7 @@ class Increment(Refresh):
         said = pick(changes.own_messages, decoded)
         before = Inputs(self.spark, {"hops": changes.before["hops"], HOLDINGS.name: holdings, "messages": said})
         for step in self._steps:
-            self.say(step.name)
+            self.report(step.name)
             self.begin(self._planned(), now)
             self._follow(self._narrow.get(step.name, step), now, own, before)
             if step.expiring is not None and step.name not in self.invalidated:
@@ -112,7 +112,7 @@ class Increment(Refresh):
             return
         match step.scope:
             case Scope.PASSING:
-                now[step.name] = self.make(step, now)
+                now[step.name] = self.build(step, now)
             case Scope.WHOLE:
                 self._follow_whole(step, now)
             case Scope.SUMS:
@@ -159,7 +159,7 @@ class Increment(Refresh):
         concerned, gone = self._keys(step)
         if concerned.num_rows == 1 and step.keys == ("message",):
             return  # no message of a community has changed
-        made = self.make(step, now)
+        made = self.build(step, now)
         made = made if isinstance(made, pa.Table) else self.keep(made)
         rows = self._among(made, concerned)
         self.made[step.name] = own[step.name] = rows
@@ -278,7 +278,7 @@ class Increment(Refresh):
         if self.warehouse.rows(step.name) > HELD_ROWS:
             self._build_whole(step)
             return
-        rows = self.make(step, now)
+        rows = self.build(step, now)
         made = rows if isinstance(rows, pa.Table) else rows.toArrow().cast(step.table.arrow)
         present = self.warehouse.arrow(step.name)
         hit, was_hit = _naming(made, self.changes.changed), _naming(present, self.changes.changed)

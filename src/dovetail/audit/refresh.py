@@ -85,7 +85,7 @@ class Refresh:
     servers: DataFrame
     as_of: dt.datetime
     size: int
-    say: Callable[[str], None]
+    report: Callable[[str], None]
     _kept: list[DataFrame] = field(default_factory=list)
     _begun: dict[str, Future[Rows]] = field(default_factory=dict)
 
@@ -97,9 +97,9 @@ class Refresh:
         for name in absent(steps):
             inputs[name] = STORED[name].arrow.empty_table()
         for step in steps:
-            self.say(step.name)
+            self.report(step.name)
             self.begin(steps, inputs)
-            rows = self.make(step, inputs)
+            rows = self.build(step, inputs)
             if step.scope is not Scope.PASSING:
                 self.warehouse.overwrite(step.name, rows)
             is_here = step.scope is Scope.PASSING or isinstance(rows, pa.Table)
@@ -117,7 +117,7 @@ class Refresh:
             if is_ready and is_one_partition(self.spark):
                 self._begun[step.name] = _PLANNING.submit(_plan, step, inputs, self.as_of)
 
-    def make(self, step: Step, inputs: Inputs) -> Rows:
+    def build(self, step: Step, inputs: Inputs) -> Rows:
         """The result of a step, computed once for all its readers; collected in this process if it is small."""
         if step.name in self._begun:
             return self._begun[step.name].result()

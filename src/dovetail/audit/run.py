@@ -211,9 +211,9 @@ class _Gold:
     def build(self, verdicts: Sequence[Verdict], previous: Run | None) -> bool:
         """Write what has changed since `previous`; True if everything was recomputed."""
         audit, warehouse, spark = self.audit, self.warehouse, self.audit.spark
-        say = audit.progress.step
+        report = audit.progress.step
         size = max(self.run.hops, _spread(self.facts))
-        say("integrity")
+        report("integrity")
         integrity = to_arrow([verdict.row() for verdict in verdicts], schemas.INTEGRITY.arrow)
         is_judged_anew = integrity != warehouse.arrow("integrity")
         if is_judged_anew:
@@ -226,7 +226,7 @@ class _Gold:
         servers: dict[str, list[str]] = {}
         for row in known.sort_by("server").to_pylist():
             servers.setdefault(row["fabric"], []).append(row["server"])
-        say("changes")
+        report("changes")
         changes = None
         if not is_whole and previous is not None and made is not None:
             changes = gather(warehouse, made, previous, self.run.as_of_us, audit.settings.loss_timeout_us)
@@ -239,17 +239,17 @@ class _Gold:
             servers=from_arrow(spark, known, SERVERS_TABLE.schema),
             as_of=to_datetime(self.run.as_of_us),
             size=size,
-            say=say,
+            report=report,
         )
         overdue_us = self.run.as_of_us - loss_timeout_us
         if changes is None or previous is None or made is None:
             refresh.whole()
-            say("findings")
+            report("findings")
             find_all(warehouse, overdue_us=overdue_us)
             return True
         increment = Increment.of(refresh, changes)
         increment.follow()
-        say("findings")
+        report("findings")
         Finding(
             increment=increment,
             judged=made,

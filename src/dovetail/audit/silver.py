@@ -63,7 +63,7 @@ MAX_ABSENCES = 1_000
 _LOCAL_EVIDENCE_BYTES = 32 << 20
 """Up to this many bytes of quarantined messages pass through this process."""
 
-Say = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Ingest:
     lake: LakeStore
     warehouse: Warehouse
     settings: AuditSettings
-    say: Say
+    report: Report
 
     def process(self, manifests: Sequence[ManifestFact], before: BatchFacts, left_out: LeftOut) -> BatchFacts:
         """Read what these manifests announce, append it to all silver tables, and return the facts."""
@@ -87,24 +87,24 @@ class Ingest:
         announced = [(server, file) for server, file in announced_files(active) if file.path not in known]
         paths = {file.path for _, file in announced}
         reading = [fact for fact in active if fact.manifest and any(file.path in paths for file in fact.manifest.files)]
-        self.say("integrity: hash files and leaves")
+        self.report("integrity: hash files and leaves")
         files = learn_files(self.spark, self.lake, announced, committed, left_out)
         again = hops_read_again(before, reading)
         tags = retained_tags(self.lake, announced)
         files = check_retained(self.lake, announced, files, self.settings.trusted, again)
         proven = proven_paths(active, files)
         rows = without(self._believed(files, proven), again)
-        self.say("hops")
+        self.report("hops")
         hops = self.warehouse.append("hops", hop_transforms.hops(rows))
         self._add_servers(hops, active, [*before.files, *files])
-        self.say("messages: decode")
+        self.report("messages: decode")
         before_decoded = self._decoded_before(files)
         audits = audits_of({fact.fabric for fact in files})
         decoded = self._decode(rows, audits, retained_urls(self.lake, announced, files), before_decoded)
         now = retained_tags(self.lake, announced)
         if changed := {path for path in tags.keys() | now.keys() if tags.get(path) != now.get(path)}:
             raise FileChanged(changed)  # what was checked may not be what was read
-        self.say("messages, links")
+        self.report("messages, links")
         if self._has(pc.list_value_length(pc.field("links")) > 0):
             self.warehouse.append("links", message_transforms.links(decoded))
         if self._has(pc.field("public_key").is_valid()):
@@ -188,7 +188,7 @@ class Ingest:
         before: DataFrame | None,
         audits: Sequence[FabricAudit],
     ) -> None:
-        self.say("quarantine")
+        self.report("quarantine")
         dirty = [fact.path for fact in files if fact.part is not None and fact.part.invalid]
         decoded = decoded.select(*_KNOWN)
         if before is not None:
@@ -208,7 +208,7 @@ class Ingest:
 
     def _verify(self, audit: FabricAudit, decoded: DataFrame, manifests: Sequence[ManifestFact]) -> None:
         """Verify new messages, and older ones that waited for their signer's key."""
-        self.say("messages: verify signatures")
+        self.report("messages: verify signatures")
         warehouse = self.warehouse
         of_nodes = node_keys(self.settings, manifests)
         keys = known_keys(self.spark, warehouse.read("keys"), of_nodes)

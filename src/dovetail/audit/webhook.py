@@ -64,10 +64,10 @@ def post(url: str, finding: Row, timeout_s: float = _TIMEOUT_S) -> None:
 
 @dataclass(slots=True)
 class Webhook:
-    """Posts findings one at a time; `say` gets a line for each that could not be posted."""
+    """Posts findings one at a time; `report` gets a line for each that could not be posted."""
 
     url: str
-    say: Callable[[str], None]
+    report: Callable[[str], None]
     pauses_s: tuple[float, ...] = _PAUSES_S
     _waiting: queue.Queue[Row | None] = field(default_factory=lambda: queue.Queue(MAX_WAITING))
     _closing: threading.Event = field(default_factory=threading.Event)
@@ -82,7 +82,7 @@ class Webhook:
         try:
             self._waiting.put_nowait(finding)
         except queue.Full:
-            self.say(f"webhook: {MAX_WAITING} alerts are already waiting, {finding['check']} is not posted")
+            self.report(f"webhook: {MAX_WAITING} alerts are already waiting, {finding['check']} is not posted")
 
     def close(self, wait_s: float = _TIMEOUT_S) -> None:
         """Post what is queued, with one more attempt each, for at most this long."""
@@ -97,7 +97,7 @@ class Webhook:
         while (finding := self._waiting.get()) is not None:
             problem = self._deliver(finding)
             if problem is not None:
-                self.say(f"webhook: {finding['check']} is not posted: {problem}")
+                self.report(f"webhook: {finding['check']} is not posted: {problem}")
 
     def _deliver(self, finding: Row) -> str | None:
         """Retry until it arrives or cannot; returns the last error."""

@@ -97,7 +97,7 @@ class Broker:
         uri = client_uri(common_name, mount.client_type or DEFAULT_CLIENT_TYPE)
         refusal = find_refusal(session, uri, self._permissions.authorization)
         if refusal is not None:
-            self._refusals.tell(session, uri, refusal.reason, refusal.detail)
+            self._refusals.report_client(session, uri, refusal.reason, refusal.detail)
             self._close(session, CLOSE_ASSOCIATION_UNSUCCESSFUL, refusal.detail, Reason.CONNECTION_LOST, now)
             return
         self._register(session, uri, now)

@@ -75,13 +75,13 @@ class Refusals:
             case Answer.ERROR:
                 self._replies.refuse(session, message_id, detail, now)
             case Answer.UNAUTHORIZED:
-                self.tell(session, session.address_for_replies, reason, detail)
+                self.report_client(session, session.address_for_replies, reason, detail)
                 self._replies.deny(session, message_id, now)
             case Answer.ASSOCIATION_REFUSED:
-                self.tell(session, session.address_for_replies, reason, detail)
+                self.report_client(session, session.address_for_replies, reason, detail)
                 self._replies.associate(session, message_id or "", now, detail)
 
-    def tell(self, session: Session, uri: str, reason: Reason, detail: str) -> None:
+    def report_client(self, session: Session, uri: str, reason: Reason, detail: str) -> None:
         """Report a refused client, to be logged and counted."""
         event = ClientRefused(connection=session.connection, uri=uri, reason=reason, detail=detail)
         self._outbound.events.append(event)
