@@ -65,6 +65,8 @@ def test_send_prints_address_outcome_targets_and_id(dovetail, site, at):
         message = ben.receive(timeout=60)
         assert (old.code, message.type, message.data) == (0, "http://example.com/x", 7)
         assert "the old form will be removed in the next release" in old.err
+        assert "--data is called DATA now" in old.err
+        assert "--report has no effect any more" in old.err
         for text in (message.address, message.id, message.address[:10], message.id[:13], message.id.upper()):
             for command in (
                 ("receipt", "show", "--trust", site.trust[0], "--journal"),

@@ -16,6 +16,7 @@ from dovetail.cli.client_options import (
     BrokerOptions,
     OldTlsKey,
     TlsKey,
+    deprecated,
     describe_message,
     describe_sent,
     in_context,
@@ -126,7 +127,7 @@ def send(
     ] = None,
     to: Annotated[list[str] | None, typer.Option("--to", metavar="TARGET", help="A further recipient.")] = None,
     message_type: Annotated[str, typer.Option("--type", metavar="TYPE", help="Message type.")] = "text",
-    data: Annotated[str | None, typer.Option(hidden=True)] = None,
+    data: Annotated[str | None, typer.Option(hidden=True, callback=deprecated("--data", "DATA"))] = None,
     ttl: Annotated[float, typer.Option(metavar="SECONDS", help="Lifetime in seconds.", min=0.001)] = 30.0,
     report: Annotated[bool, typer.Option("--report", hidden=True)] = False,
     await_reply: Annotated[bool, typer.Option("--reply", help="Wait for the reply and print it too.")] = False,
@@ -137,7 +138,8 @@ def send(
     Exits with 3 if it was not accepted, or if no reply came in its lifetime.
     Commands with the identity of one context take turns; next to `listen`, give one of them another: `--as`.
     """
-    del report  # the recipients are always printed
+    if report:
+        say("dovetail: --report has no effect any more: the recipients are always printed")
     message_type, targets, text = _read_message(target, words or [], to or [], message_type, data)
     if await_reply and len(targets) != 1:
         raise UsageError(f"--reply with {len(targets)} targets, expected one")
