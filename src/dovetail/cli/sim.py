@@ -94,9 +94,10 @@ def _read_faults(text: str) -> list[AnyFault] | str:
 
 def _open_folder(out: Path, seed: int) -> JournalFolder:
     """The directory for the journals; never one with the journals of another world."""
+    from dovetail.journal.folder import SUFFIX
     from dovetail.keys.files import make_private_directory
     from dovetail.model.errors import UsageError
-    from dovetail.sim.disk import SUFFIX, JournalFolder
+    from dovetail.sim.disk import JournalFolder
 
     if any(out.glob(f"*{SUFFIX}")):
         raise UsageError(f"{out} holds the journals of an earlier world, expected a new or empty directory")

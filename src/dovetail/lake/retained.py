@@ -22,11 +22,12 @@ import pyarrow.parquet as pq
 
 from dovetail.fabrics import is_server_name
 from dovetail.lake.decoded import DECODED
-from dovetail.lake.inspect import ADDRESS_BYTES, CODECS, MAX_COLUMN_BYTES, MAX_FOOTER_BYTES
+from dovetail.lake.inspect import CODECS, MAX_COLUMN_BYTES, MAX_FOOTER_BYTES
 from dovetail.lake.manifest import MAX_FILE_BYTES, RetainedFile, SealedFile
 from dovetail.lake.pages import walk_pages
 from dovetail.lake.store import Store
 from dovetail.lake.writer import sha256_of
+from dovetail.model.address import ADDRESS_BYTES
 from dovetail.model.errors import CheckpointError, ConnectFailed, JournalDamaged
 from dovetail.model.hop import Relation
 from dovetail.model.times import FIRST_US, LAST_US
