@@ -8,6 +8,7 @@ import sqlite3
 import pytest
 
 from dovetail.journal.high_water import mark_path
+from dovetail.journal.journal import Journal
 from dovetail.journal.purge import purge_step
 from dovetail.journal.reader import JournalReader
 from dovetail.journal.source import JournalSource
@@ -18,7 +19,7 @@ from dovetail.lake.store import LocalStore
 from dovetail.model.address import address_of
 from dovetail.model.errors import DovetailError, JournalDamaged, JournalError
 from dovetail.model.hop import Observation, Stage
-from journal.worlds import START_US, observe, open_writer, random_observations
+from journal.worlds import SERVER, SIGNER, START_US, observe, open_writer, random_observations
 
 PAGE = 8192
 
@@ -132,10 +133,28 @@ def test_no_fault_of_the_disk_gives_a_raw_exception_or_a_wrong_value(original, t
             assert is_named or is_unused, f"{fault.__name__} {number}"
         with contextlib.suppress(DovetailError):
             seal_journal(path, LocalStore(path.parent / "lake"))
-        with contextlib.suppress(DovetailError), open_writer(path) as writer:
+        try:
+            writer = open_writer(path)
+        except JournalDamaged as error:
+            assert f"see what `dovetail journal recover {path}` can do" in f"{error}"  # noqa: PT017
+            continue
+        except JournalError:
+            continue
+        with writer:
             for work in (append_known, purge_all, JournalWriter.index, JournalWriter.checkpoint):
                 with contextlib.suppress(DovetailError):
                     work(writer)
+
+
+def test_a_server_that_reads_a_damaged_row_when_it_starts_names_the_file_and_says_what_to_do(original, tmp_path):
+    path = tmp_path / "a.journal"
+    shutil.copy(original, path)
+    shutil.copy(mark_path(original), mark_path(path))
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE commits SET crc = crc + 1 WHERE first_seq = 0")
+    named = f"^{path}: hops 0 to .*; bring back .* `dovetail journal recover {path}`"
+    with Journal.open(path, server=SERVER, signer=SIGNER) as journal, pytest.raises(JournalDamaged, match=named):
+        list(journal.hops())
 
 
 def is_part(answer, expected):

@@ -7,6 +7,7 @@ would sign a second history over the same positions.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -51,6 +52,16 @@ def check_writable(path: Path, verifier: Verifier, known: Iterable[Known] = ()) 
             )
         check_continuity(reader, known)
         check_end(reader)
+
+
+@contextlib.contextmanager
+def advising(path: Path) -> Iterator[None]:
+    """Let damage that a server finds when it starts name the file and say what to do."""
+    try:
+        yield
+    except JournalDamaged as error:
+        named = f"{error}" if f"{path}" in f"{error}" else f"{path}: {error}"
+        raise JournalDamaged(f"{named}; {_advice(path)}") from error
 
 
 def _open(path: Path) -> JournalReader | None:

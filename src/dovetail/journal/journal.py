@@ -31,7 +31,7 @@ from typing import Self
 import msgspec
 
 from dovetail.journal.checkpointer import Checkpointer
-from dovetail.journal.continuity import Known
+from dovetail.journal.continuity import Known, advising
 from dovetail.journal.reader import JournalReader
 from dovetail.journal.writer import Durability, JournalWriter
 from dovetail.model.address import Address
@@ -230,7 +230,8 @@ class Journal:
 
     def hops(self, first: int = 0, end: int | None = None) -> Iterator[Hop]:
         """Committed hops from `first` up to but excluding `end`."""
-        return self.reader.hops(first, end)
+        with advising(self.path):
+            yield from self.reader.hops(first, end)
 
     def hops_of(self, address: Address) -> list[Hop]:
         """All committed hops of one message."""

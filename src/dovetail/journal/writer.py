@@ -21,7 +21,7 @@ from typing import Literal, Self
 from dovetail.fabrics import name_of
 from dovetail.journal.addresses import AddressIndex
 from dovetail.journal.catalogue import Batch, Catalogue, Limits
-from dovetail.journal.continuity import Known, check_writable
+from dovetail.journal.continuity import Known, advising, check_writable
 from dovetail.journal.database import (
     SCHEMA,
     SQLITE_ERRORS,
@@ -119,7 +119,7 @@ class JournalWriter:
         if signer.name != server:
             raise JournalError(f"the signing key is named {signer.name}, expected {server}")
         make_private_directory(path.parent)
-        with contextlib.ExitStack() as opened:
+        with advising(path), contextlib.ExitStack() as opened:
             lock = take_lock(path)
             opened.callback(os.close, lock)
             # over a read-only connection: what was cut off may still be of use
