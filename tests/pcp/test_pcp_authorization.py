@@ -142,3 +142,11 @@ def test_a_wildcard_over_many_clients_looks_at_rules_not_clients():
     assert denied is not None
     assert denied.target == "pcp://host49999/agent"
     assert len(policy._verdicts) == 1
+
+
+def test_long_targets_are_judged_and_not_cached():
+    """Anybody may send to names that nobody has, each of a thousand characters."""
+    policy = Authorization(PcpSettings(rules=(Rule(allow=True, target="pcp://*/agent"),))).policy("pcp://a/agent", "x")
+    assert policy.judge(f"pcp://{'n' * 900}/agent").is_allowed
+    assert not policy.judge(f"pcp://{'n' * 900}/other").is_allowed
+    assert policy._verdicts == {}

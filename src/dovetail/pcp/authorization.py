@@ -25,6 +25,8 @@ from dovetail.pcp.uri import BROKER_URI, BROKER_URIS, WILDCARD, Uri, parse_uri
 
 MAX_POLICIES = 10_000
 MAX_VERDICTS = 10_000
+MAX_CACHED_CHARS = 128
+"""Longer targets are judged each time: the cache of a policy stays below 4 MB, whatever is sent."""
 
 
 class Verdict(NamedTuple):
@@ -91,7 +93,9 @@ class Policy:
         if verdict is None:
             if len(self._verdicts) >= MAX_VERDICTS:
                 self._verdicts.clear()
-            verdict = self._verdicts[target] = self._judge(target)
+            verdict = self._judge(target)
+            if len(target) <= MAX_CACHED_CHARS:
+                self._verdicts[target] = verdict
         return verdict
 
     def _judge(self, target: str) -> Verdict:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 
 MAX_NAMED_CLIENTS = 1_000
+MAX_GONE_CLIENTS = 10_000
 OTHERS = "others"
 
 
@@ -26,20 +27,25 @@ class Rates:
     slowed: Counter[str] = field(default_factory=Counter)
     """How often a client was slowed down, by name, up to a maximum number of names."""
     _clients: dict[str, _Client] = field(default_factory=dict)
+    _gone: OrderedDict[str, _Client] = field(default_factory=OrderedDict)
+    """Those without links, the last to leave at the end: connecting again does not give them another burst."""
 
     def open(self, name: str, now_s: float) -> None:
         """A client opened a link."""
         client = self._clients.get(name)
         if client is None:
-            client = self._clients[name] = _Client(0, self.messages_per_s, self.bytes_per_s, now_s)
+            new = _Client(0, self.messages_per_s, self.bytes_per_s, now_s)
+            client = self._clients[name] = self._gone.pop(name, new)
         client.links += 1
 
     def close(self, name: str) -> None:
-        """A client's link was closed; its usage is forgotten with its last link."""
+        """A client's link was closed."""
         client = self._clients[name]
         client.links -= 1
         if not client.links:
-            del self._clients[name]
+            self._gone[name] = self._clients.pop(name)
+            if len(self._gone) > MAX_GONE_CLIENTS:
+                self._gone.popitem(last=False)
 
     def owe(self, name: str, messages: float) -> None:
         """A message took the work of this many more: the next charge counts them."""
