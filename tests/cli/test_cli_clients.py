@@ -335,6 +335,17 @@ def test_dev_does_not_take_a_port_or_a_context_that_is_used(tmp_path):
         assert "choose another port" in second.stderr.splitlines()[-1]
 
 
+def test_a_place_for_contexts_that_cannot_be_written_is_named(dovetail, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("DOVETAIL_CONFIG_DIR", str(tmp_path / "file"))
+    for words in (("context", "save", "x", "--url", "ws://a/pcp"), ("dev", "--port", 0, "--dir", tmp_path / "new")):
+        ran = dovetail(*words)
+        place = tmp_path / "file" / "contexts"
+        said = f"dovetail: {place} cannot be written: File exists; $DOVETAIL_CONFIG_DIR can name another place\n"
+        assert (ran.code, ran.out, ran.err) == (1, "", said)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
 @pytest.mark.system
 def test_an_atom_is_made_where_its_context_says(dovetail, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -7,9 +7,11 @@ No private key is copied: contexts name files.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -98,14 +100,20 @@ def context_file(name: str | None = None) -> Path | None:
 
 def save_context(name: str, context: Context) -> Path:
     """Write a context, readable only by its user; paths become absolute."""
-    from dovetail.keys.files import make_private_directory  # loads what reading a context does not need
-
     path = _path(name)
-    make_private_directory(path.parent)
+    make_contexts_directory()
     given: dict[str, Any] = msgspec.to_builtins(context)
     lines = [f"{key} = {_toml(_absolute(key, value))}" for key, value in given.items()]
     _write(path, "\n".join(lines) + "\n")
     return path
+
+
+def make_contexts_directory() -> None:
+    """Create the directory for contexts if it is missing; raises ConfigError if that is not possible."""
+    from dovetail.keys.files import make_private_directory  # loads what reading a context does not need
+
+    with _naming(contexts_directory()):
+        make_private_directory(contexts_directory())
 
 
 def use_context(name: str) -> None:
@@ -132,7 +140,18 @@ def _path(name: str) -> Path:
 
 
 def _write(path: Path, text: str) -> None:
-    replace_file(path, text.encode(), mode=0o600)
+    with _naming(path):
+        replace_file(path, text.encode(), mode=0o600)
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Say which file cannot be written, and how to choose another place for it."""
+    try:
+        yield
+    except OSError as error:
+        why = error.strerror or error
+        raise ConfigError(f"{path} cannot be written: {why}; $DOVETAIL_CONFIG_DIR can name another place") from None
 
 
 def _absolute(key: str, value: Any) -> Any:

@@ -36,10 +36,11 @@ def dev(
     """
     import asyncio
 
-    from dovetail.api.contexts import Context, current_context, save_context, use_context
+    from dovetail.api.contexts import Context, current_context, make_contexts_directory, save_context, use_context
     from dovetail.api.local import local
     from dovetail.cli.output import print_json, print_text
 
+    make_contexts_directory()
     with local(directory=directory, port=port) as site:
         context = Context(
             url=site.url,

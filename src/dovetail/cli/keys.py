@@ -146,10 +146,13 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Describe key files: subject, names, validity, fingerprint, public key. Prints no secrets."""
-    from dovetail.cli.output import print_record, print_text
+    from dovetail.cli.output import print_record, print_text, say
     from dovetail.keys import describe
 
-    for number, record in enumerate(describe(path)):
+    records = list(describe(path))
+    if not records:
+        say(f"{path} has no keys, certificates or revocation lists")
+    for number, record in enumerate(records):
         if number and not as_json:
             print_text("\n")
         print_record(record, as_json=as_json)

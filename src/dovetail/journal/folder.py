@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,4 +16,6 @@ def find_journals(path: Path) -> Iterator[Path]:
     if not path.is_dir():
         yield path
         return
-    yield from sorted(file for pattern in (f"*{SUFFIX}", PEER_JOURNAL) for file in path.rglob(pattern))
+    # `rglob` fails if a folder is removed while it looks, as sealing does with its scratch files
+    files = (Path(folder, name) for folder, _, names in os.walk(path) for name in names)
+    yield from sorted(file for file in files if file.suffix == SUFFIX or file.name == PEER_JOURNAL)
