@@ -57,6 +57,8 @@ def test_every_noun_loads_and_explains_itself(dovetail, noun):
 
 @pytest.mark.parametrize("noun", [noun for noun in NOUNS if not noun.verbless], ids=lambda noun: noun.name)
 def test_every_verb_has_a_sentence(dovetail, noun):
+    listed = " ".join(dovetail(noun.name, "--help").out.split())
+    assert "..." not in listed.partition("Commands:")[2], "a sentence is cut"
     for name, command in load_noun(noun).commands.items():
         assert command.help, f"dovetail {noun.name} {name} has no help"
         assert dovetail(noun.name, name, "--help").code == 0

@@ -146,6 +146,10 @@ class LazyGroup(TyperGroup):
         return f"there are: {', '.join(self.list_commands(ctx))}"
 
 
+_WHOLE_SENTENCE = 200
+"""Longest first sentence of a help text, which the list of commands shows; it would be cut at the end of its line."""
+
+
 def load_noun(noun: Noun) -> Command:
     """The command of a noun, from its module."""
     app: typer.Typer = importlib.import_module(f"dovetail.cli.{noun.name}").app
@@ -154,6 +158,9 @@ def load_noun(noun: Noun) -> Command:
     command: Command = group
     if noun.verbless:
         (command,) = group.commands.values()
+    else:
+        for verb in group.commands.values():
+            verb.short_help = verb.get_short_help_str(limit=_WHOLE_SENTENCE)
     command.name = noun.name
     name_values(command)
     return command

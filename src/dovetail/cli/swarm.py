@@ -261,7 +261,7 @@ def decode(
     target: Annotated[str | None, typer.Option(metavar="HEX", help="Proof-of-work target, 64 hex digits.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line (the only form).")] = True,
 ) -> None:
-    """Explain captured bytes: one JSON object per line, the fields or {"error": class, "detail": ...}."""
+    """Explain captured bytes: one JSON object per line, with the fields or with the error."""
     import json
     import sys
 
