@@ -53,6 +53,16 @@ def run(capsys, *arguments):
     return code, captured.out, captured.err
 
 
+def test_the_size_of_a_live_journal_includes_what_is_not_in_its_file_yet(tmp_path, capsys):
+    create_signing_key(tmp_path, SERVER)
+    key = load_signing_key(tmp_path / "pcp_broker.example_server.skey")
+    path = tmp_path / "a.journal"
+    with JournalWriter.open(path, server=SERVER, signer=Signer(SERVER, key.private_key)) as journal:
+        journal.append([observe(bytes(100_000), Stage.ACCEPTED, "pcp://a/agent", at_us=START_US)])
+        assert json.loads(run(capsys, "journal", "list", path, "--json")[1])["bytes"] > 100_000
+    assert json.loads(run(capsys, "journal", "list", path, "--json")[1])["bytes"] == path.stat().st_size
+
+
 def test_list_tells_whose_journals_and_how_far(site, capsys):
     code, out, _ = run(capsys, "journal", "list", site / "journals", "--json")
     (row,) = map(json.loads, out.splitlines())

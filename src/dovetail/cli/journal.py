@@ -74,12 +74,20 @@ def list_journals(paths: Journals = None, *, form: Form) -> None:
                     "messages": reader.message_count,
                     "signed": checkpoint.size if checkpoint else 0,
                     "last": time_text(last.at_us) if last else None,
-                    "bytes": path.stat().st_size,
+                    "bytes": path.stat().st_size + _wal_bytes(path),
                     "key": reader.identity.verifier.text(),
                 }
             )
     columns = ["path", "server", "hops", "messages", "signed", "last", "bytes"]
     print_rows(rows, columns, form)
+
+
+def _wal_bytes(path: Path) -> int:
+    """Size of the write-ahead log, which has the newest hops of a live journal."""
+    try:
+        return path.with_name(f"{path.name}-wal").stat().st_size
+    except OSError:
+        return 0
 
 
 @app.command("keys")
