@@ -104,7 +104,8 @@ def unknown_words(text: str) -> list[str]:
         command = command.get_command(context, name)
         if command is None:
             return [name]
-    options = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+    shown = [parameter for parameter in command.params if not getattr(parameter, "hidden", False)]  # not the old names
+    options = {option for parameter in shown for option in (*parameter.opts, *parameter.secondary_opts)}
     asked = {word.partition("=")[0].rstrip(".,;:)|]") for word in words if re.match(r"-{1,2}[a-z]", word.lstrip("["))}
     return sorted({option.lstrip("[") for option in asked} - options - {"--help", "-h"})
 
