@@ -45,7 +45,7 @@ def test_check_warns_of_rules_that_let_anybody_command_all(dovetail, file):
     assert ran.code == 0
     (warning,) = json.loads(ran.out)["warnings"]
     assert warning.startswith(
-        "pcp[0] hub: any certificate may call itself any other type and send anything to every client"
+        "pcp[0] hub: a client with any certificate may connect as any type and send anything to every client"
     )
     assert f"dovetail: {file}: warning: {warning}" in ran.err
 

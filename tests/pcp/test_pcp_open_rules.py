@@ -39,9 +39,10 @@ def test_rules_that_bind_types_or_names_to_certificates_are_safe(fields):
 def test_whoever_may_claim_to_be_a_controller_commands_all():
     warnings = find_open_rules(settings(rules=[ASSOCIATE, COMMAND, ANSWER]))
     assert warnings[-1] == (
-        "any certificate may call itself type 'controller' and send anything to every client of type 'agent',"
+        "a client with any certificate may connect as type 'controller' and send anything to every client"
+        " of type 'agent',"
         " any other type, type 'controller' (rule 'command: allow pcp://*/controller -> pcp://*/* *');"
-        " name in `types` whose certificates may claim it"
+        " say in `types` which certificates may connect as which type"
     )
 
 
@@ -75,8 +76,8 @@ def test_names_that_all_clients_have_are_told():
     types = {"controller": [FLEET], "agent": [FLEET]}
     (warning,) = find_open_rules(settings(rules=[ASSOCIATE, {**COMMAND, "target": "pcp://*/agent"}], types=types))
     assert warning.startswith(
-        "any certificate named '*.fleet.example.com' may call itself type 'controller' and send anything to every"
-        " client of type 'agent' named '*.fleet.example.com' (rule"
+        "a client with any certificate named '*.fleet.example.com' may connect as type 'controller' and send anything"
+        " to every client of type 'agent' named '*.fleet.example.com' (rule"
     )
 
 
@@ -85,6 +86,6 @@ def test_a_rule_for_many_message_types_is_told_with_them():
     warnings = find_open_rules(settings(rules=[ASSOCIATE, rule]))
     (warning,) = warnings
     assert warning.startswith(
-        "any certificate may call itself type 'controller' and send every http://example.com/* to every client of"
-        " type 'agent' (rule"
+        "a client with any certificate may connect as type 'controller' and send every http://example.com/*"
+        " to every client of type 'agent' (rule"
     )

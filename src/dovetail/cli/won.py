@@ -466,6 +466,9 @@ def show_log(
             sys.stdout.write(escape(line) + "\n")
     for finding in log.findings:
         say(f"{finding.kind.value}: {finding.uri}: {finding.detail}")
-    say(f"{log.size} messages and responses, " + ("the log is intact" if not log.findings else f"{len(log.findings)} findings"))
+    say(
+        f"{log.size} messages and responses, "
+        + ("the log is intact" if not log.findings else f"{len(log.findings)} findings")
+    )
     if log.findings:
         raise typer.Exit(EXIT_NO)

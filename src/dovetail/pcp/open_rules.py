@@ -59,10 +59,10 @@ def _find_commanded(
                 rule = verdicts[commanded[0]].rule
                 assert rule is not None
                 yield (
-                    f"any certificate{_named(who)} may call itself {_show(claim)} and send"
+                    f"a client with any certificate{_named(who)} may connect as {_show(claim, claimed)} and send"
                     f" {_show_message(message_type)} to every client of"
-                    f" {', '.join(map(_show, commanded))}{_named(other)} (rule {rule.describe()!r});"
-                    " name in `types` whose certificates may claim it"
+                    f" {', '.join(_show(each, claimed) for each in commanded)}{_named(other)}"
+                    f" (rule {rule.describe()!r}); say in `types` which certificates may connect as which type"
                 )
                 return
 
@@ -98,8 +98,10 @@ def _named(pattern: str) -> str:
     return "" if pattern == WILDCARD else f" named {pattern!r}"
 
 
-def _show(client_type: str) -> str:
-    return "any other type" if client_type == _ANY_TYPE else f"type {client_type!r}"
+def _show(client_type: str, among: list[str]) -> str:
+    if client_type != _ANY_TYPE:
+        return f"type {client_type!r}"
+    return "any type" if among == [_ANY_TYPE] else "any other type"
 
 
 def _show_message(message_type: str) -> str:
