@@ -614,6 +614,9 @@ for _name, _make in {
         own, files=[msgspec.structs.replace(file, root="11" * 32) for file in own.files], number=1
     ),
     "with-everything-copied": lambda own: msgspec.structs.replace(own, number=1),
+    "that-replaces-what-it-continues": lambda own: msgspec.structs.replace(
+        continued(own, signer_of(own.server), 1), replaces=[0]
+    ),
     "as-a-second-history": lambda own: continued(None, signer_of(own.server), 1, hops=16, like=own),
 }.items():
 

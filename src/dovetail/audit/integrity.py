@@ -222,9 +222,9 @@ def _note_false(verdicts: _Verdicts, fact: ManifestFact) -> None:
     if fact.manifest.is_compaction:
         text = "it does not have the hops that it claims to replace; it is ignored"
         owner.add("integrity.false_replacement", text, file=fact.path)
-        return
-    hops = f"hops {fact.manifest.first_seq} to {fact.manifest.end - 1}"
-    owner.add("integrity.forged_manifest", f"{hops}: it is ignored", file=fact.path)
+    else:
+        hops = f"hops {fact.manifest.first_seq} to {fact.manifest.end - 1}"
+        owner.add("integrity.forged_manifest", f"{hops}: it is ignored", file=fact.path)
     # it may be a damaged one: nothing is proven about hops that no other announces
     owner.announced_hops = max(owner.announced_hops, fact.manifest.end)
 
