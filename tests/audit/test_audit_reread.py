@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import shutil
 from pathlib import Path
 
+import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -40,7 +42,7 @@ from dovetail.audit.run import Audit
 from dovetail.audit.sources import announced_files, check_retained
 from dovetail.audit.tables import open_tables, read_runs
 from dovetail.lake.compact import Compaction
-from dovetail.lake.layout import manifest_key, server_slug
+from dovetail.lake.layout import manifest_key, retained_key, server_slug
 from dovetail.lake.manifest import encode_manifest
 from dovetail.lake.store import LocalStore
 from dovetail.model.hop import Stage
@@ -171,6 +173,68 @@ def test_a_manifest_that_takes_the_place_of_a_forged_one_is_learnt(tmp_path):
     found = plan(lake, facts)
     assert [fact.path for fact in found.new] == [manifest_key(BROKER, 1)]
     assert (found.is_due, found.is_anew) == (True, False)
+
+
+def edit(path: Path, **changes: object) -> bytes:
+    """Change what a manifest says about its first file, which no signature covers; returns what was there."""
+    before = path.read_bytes()
+    record = json.loads(before)
+    record["files"][0].update(changes)
+    path.write_text(json.dumps(record))
+    return before
+
+
+def test_what_a_manifest_said_falsely_leaves_no_trace_once_it_is_corrected(tmp_path):
+    lake = write_honest(tmp_path)
+    (path,) = manifest_files(lake, BROKER)
+    sealed = edit(path, first_at_us=1)
+    facts = learn_here(lake)
+    edit(path, first_at_us=2)
+    assert plan(lake, facts).known == facts, "it is not what the rows say"
+    path.write_bytes(sealed)
+    found = plan(lake, facts)
+    assert ([fact.path for fact in found.new], found.is_due, found.is_anew) == ([manifest_key(BROKER, 0)], True, False)
+    good = learn_here(lake)
+    edit(path, first_at_us=1)
+    assert plan(lake, good).known == good, "it was true before"
+    assert not plan(lake, learn_here(lake)).is_due
+
+
+def test_retained_fields_that_nobody_signed_leave_no_trace_once_they_are_not_announced(tmp_path):
+    lake = write_honest(tmp_path)
+    (path,) = manifest_files(lake, BROKER)
+    kept = {"path": retained_key(largest_file(lake, BROKER).path), "rows": 1, "bytes": 9, "sha256": "0" * 64}
+    sealed = edit(path, kept=kept)
+    facts = learn_here(lake)
+    files = check_retained(LocalStore(lake), announced_files(facts.manifests), facts.files, TRUSTED)
+    facts = BatchFacts(manifests=facts.manifests, files=files)
+    assert not plan(lake, facts, TRUSTED).is_due
+    path.write_bytes(sealed)
+    assert plan(lake, facts, TRUSTED).is_anew
+    assert not plan(lake, learn_here(lake), TRUSTED).is_due
+
+
+def test_a_compaction_that_is_gone_leaves_no_trace_while_all_that_it_replaced_is_there(tmp_path):
+    """Anybody can write one over what is there, without any key, and it may even be true."""
+    lake = write_honest(tmp_path)
+    (own,) = manifests_of(lake, BROKER)
+    path = lake / manifest_key(BROKER, 5)
+    path.write_bytes(encode_manifest(msgspec.structs.replace(own, number=5, replaces=[0])))
+    facts = learn_here(lake)
+    assert not plan(lake, facts).is_due
+    data = path.read_bytes()
+    path.unlink()
+    found = plan(lake, facts)
+    assert found.is_anew
+    assert found.is_reread
+    assert path.name not in {Path(fact.path).name for fact in found.new}
+    waits = plan(lake, facts, may_reread=lambda: False)
+    assert (waits.known, waits.is_due) == (facts, False)
+    (original,) = manifest_files(lake, BROKER)
+    original.unlink()
+    assert not plan(lake, facts).is_anew, "now it is evidence"
+    path.write_bytes(data)
+    assert not plan(lake, facts).is_anew
 
 
 def test_rows_that_were_altered_are_read_again_once_they_are_restored(tmp_path):

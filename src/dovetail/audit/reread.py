@@ -5,7 +5,8 @@ that nobody believed may have been removed or replaced, and other keys may be tr
 of an audit that reads the lake for the first time:
 
 - What was not readable and is another object now, or was left out because it kept changing, is read again.
-- A manifest that was never believed leaves nothing behind when it is gone. One that was believed stays evidence.
+- A manifest that was never believed leaves nothing behind when it is gone. Neither does what was false in one that was
+  believed, once that is corrected, nor a compaction, if all that it replaced is back. Any other stays evidence.
 - If silver has rows that are not believed any more, or that differ from the sealed ones and those can be read now,
   everything is read again. So it is if fields can be read now that a compaction retained.
 
@@ -17,6 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
+
+import msgspec
 
 from dovetail.audit.active_manifests import active_facts, false_manifests
 from dovetail.audit.failures import NOTHING, LeftOut
@@ -31,6 +34,7 @@ from dovetail.audit.ingest_log import (
 )
 from dovetail.audit.proven_files import committed_paths, proven_paths
 from dovetail.audit.sources import announced_files
+from dovetail.lake.layout import manifest_name, manifest_prefix
 from dovetail.lake.manifest import MAX_FILE_BYTES, SealedFile
 from dovetail.lake.retained import inspect_signed, is_signed
 from dovetail.lake.snapshot import manifest_tags
@@ -83,7 +87,8 @@ def plan_reading(
 
     `may_reread` tells whether everything may be read again for what was restored.
     """
-    manifests = _remembered(before.manifests, listed.tags, trusted)
+    manifests = _remembered(lake, before, listed.tags, trusted)
+    undone = _undone(manifests, listed.tags)
     known = {fact.path for fact in manifests}
     unknown = listed.tags.keys() - known
     unknown = unknown if left_out.only is None else unknown & left_out.only
@@ -96,11 +101,12 @@ def plan_reading(
     lost = {fact.path for fact in before.files if fact.kept_error is not None}
     proven = proven_paths(before.manifests, before.files)
     unproven = {fact.path for fact in before.files if fact.part is not None and fact.path not in proven}
-    is_old = not new and not others and not lost and len(manifests) == len(before.manifests)
+    is_old = not new and not others and not lost and not undone and len(manifests) == len(before.manifests)
     if is_judged_alike and is_old and not unproven:
         return Plan(before, new, is_due=False, is_anew=False)
     everything = BatchFacts(manifests=[*manifests, *new], files=before.files)
     active = active_facts(everything, trusted).manifests
+    undone &= {fact.path for fact in active}
     committed = committed_paths(active, trusted)
     announced = {file.path for _, file in announced_files(active)}
     waiting = {fact.path for fact in others if fact.part is None} & announced
@@ -109,6 +115,7 @@ def plan_reading(
         _are_restored(lake, [fact for fact in others if fact.part is not None], active, listed.files)
         or _are_kept_again(lake, lost, active, trusted)
         or _are_replaced(before.manifests, active, unproven - announced)
+        or bool(undone)
     )
     is_reread = is_restored and may_reread()
     is_disbelieved = (trusted and _are_disbelieved(everything, active, committed, trusted)) or (
@@ -117,7 +124,8 @@ def plan_reading(
     )
     if is_reread or is_disbelieved:
         nothing = BatchFacts(manifests=[], files=[])
-        return Plan(nothing, everything.manifests, is_due=True, is_anew=True, is_reread=is_reread)
+        left = [fact for fact in everything.manifests if fact.path not in undone]
+        return Plan(nothing, left, is_due=True, is_anew=True, is_reread=is_reread)
     files = [fact for fact in before.files if fact.path not in waiting]
     return Plan(BatchFacts(manifests=manifests, files=files), new, is_due, is_anew=False)
 
@@ -150,13 +158,52 @@ def _is_moved(before: Entry | None, now: Entry | None) -> bool:
 
 
 def _remembered(
-    facts: Sequence[ManifestFact], tags: Mapping[str, str], trusted: Sequence[Verifier]
+    lake: Store, before: BatchFacts, tags: Mapping[str, str], trusted: Sequence[Verifier]
 ) -> list[ManifestFact]:
-    """Without those that were never believed and are gone, or are other objects now: these are learnt again."""
-    changed = {fact.path for fact in facts if tags.get(fact.path) != fact.tag}
+    """Without those that are other objects now and were never believed, or are corrected now: they are learnt again."""
+    changed = {fact.path for fact in before.manifests if tags.get(fact.path) != fact.tag}
     if changed:
-        changed &= {fact.path for fact in (*false_manifests(facts, trusted), *_unreadable(facts))}
-    return [fact for fact in facts if fact.path not in changed]
+        wrong = {fact.path for fact in (*false_manifests(before.manifests, trusted), *_unreadable(before.manifests))}
+        files = {fact.path: fact for fact in before.files}
+        changed = {
+            fact.path
+            for fact in before.manifests
+            if fact.path in changed and (fact.path in wrong or _is_corrected(lake, fact, files, tags))
+        }
+    return [fact for fact in before.manifests if fact.path not in changed]
+
+
+def _is_corrected(lake: Store, known: ManifestFact, files: Mapping[str, FileFact], tags: Mapping[str, str]) -> bool:
+    """True if a manifest is now what it was, without what its files have shown to be false."""
+    if known.manifest is None or known.path not in tags:
+        return False
+    true = [_as_found(file, files.get(file.path), known.manifest.server) for file in known.manifest.files]
+    if true == known.manifest.files:
+        return False
+    return learn_manifest(lake, known.path).manifest == msgspec.structs.replace(known.manifest, files=true)
+
+
+def _as_found(file: SealedFile, fact: FileFact | None, server: str) -> SealedFile:
+    """A file with the times that its rows have, and without retained fields that nobody may sign."""
+    if fact is None or fact.part is None or not fact.is_proven(file, server):
+        return file
+    times = {"first_at_us": fact.part.first_at_us, "last_at_us": fact.part.last_at_us}
+    retained = file.retained if fact.kept_error is None else None
+    return msgspec.structs.replace(file, retained=retained, **times)
+
+
+def _undone(facts: Sequence[ManifestFact], tags: Mapping[str, str]) -> set[str]:
+    """The compactions that are gone, while all that they replaced is there."""
+    return {
+        fact.path
+        for fact in facts
+        if fact.path not in tags and fact.manifest is not None and fact.manifest.replaces
+        if all(f"{manifest_prefix(fact.manifest.server)}{_name(one)}.json" in tags for one in fact.manifest.replaces)
+    }
+
+
+def _name(replaced: int | str) -> str:
+    return manifest_name(replaced) if isinstance(replaced, int) else replaced
 
 
 def _unreadable(facts: Sequence[ManifestFact]) -> Iterator[ManifestFact]:
@@ -184,9 +231,11 @@ def _are_restored(
 def _are_kept_again(
     lake: Store, lost: Collection[str], active: Sequence[ManifestFact], trusted: Sequence[Verifier]
 ) -> bool:
-    """True if fields that a compaction retained for one of these files could not be read, and can be now."""
+    """True if fields that a compaction retained for one of these files could not be read, and can be now, or are not
+    announced any more.
+    """
     return any(
-        file.path in lost and file.retained is not None and inspect_signed(lake, file, file.retained, trusted) is None
+        file.path in lost and (file.retained is None or inspect_signed(lake, file, file.retained, trusted) is None)
         for fact in active
         if lost and fact.manifest is not None
         for file in fact.manifest.files
