@@ -352,14 +352,19 @@ def _won_chain(rng, at_a, at_b, at: int, number: int, skew_us: int) -> None:
 
 
 def add_strangers(at_a: list[Observation], at: int) -> None:
-    """Alice writes to somebody at a node whose journal is in no lake: it answers one message and refuses the other."""
+    """Alice writes to somebody at a node whose journal is in no lake: it answers, refuses, and is never reached."""
     node = "https://stranger.example/won/resource"
     chat = f"{node}/atom/carol#chat"
-    for ok in (True, False):
+    for ok in (True, False, None):
         at += SECOND
         ms = at // 1000
         m = won_text(f"to a stranger, {ok}", ms, target=chat)
         s1 = won_response(m, NODE_A, ms + 1, first=True)
+        at_a.append(see(at, Stage.ACCEPTED, m.raw, ALICE, address=m.address))
+        at_a.append(see(at + 10, Stage.CREATED, s1.raw, address=s1.address))
+        at_a.append(see(at + 20, Stage.ECHOED, b"", ALICE, address=m.address, keep=False))
+        if ok is None:
+            continue
         answer = c.respond(
             m,
             success=ok,
@@ -371,9 +376,6 @@ def add_strangers(at_a: list[Observation], at: int) -> None:
             recipient_socket=ALICE_CHAT,
             **({"previous": (s1.uri,)} if ok else {}),
         )
-        at_a.append(see(at, Stage.ACCEPTED, m.raw, ALICE, address=m.address))
-        at_a.append(see(at + 10, Stage.CREATED, s1.raw, address=s1.address))
-        at_a.append(see(at + 20, Stage.ECHOED, b"", ALICE, address=m.address, keep=False))
         at_a.append(see(at + 30, Stage.FORWARDED, b"", node, address=m.address, keep=False))
         at_a.append(see(at + 30, Stage.FORWARDED, b"", node, address=s1.address, keep=False))
         at_a.append(see(at + 40_000, Stage.ACCEPTED, answer.raw, node, address=answer.address))

@@ -261,15 +261,18 @@ class Oracle:
         ]
         if lost and not gone and self.as_of_us - lost[0].at_us > self.loss_timeout_us:
             return {("won", address, recipient, "lost", "forwarded", lost[0].server, None, None, 0)}
+        home = sender.partition("/atom/")[0]
         is_response = message is not None and message.won.is_response
-        is_kept = is_response and (node in self.holders("won", address) or node not in journals)
+        is_sent = home == node or any(
+            (hop.stage, hop.server, hop.counterpart) == (Stage.FORWARDED, home, node) for hop in hops
+        )
+        is_kept = is_response and (node in self.holders("won", address) or (is_sent and node not in journals))
         if is_kept or recipient in self.answerers("won", message, "responding_to", MessageType.SUCCESS.value):
             return {("won", address, recipient, "handed_over", None, None, None, None, 0)}
         if gone:
             return {("won", address, recipient, "undeliverable", gone.stage, gone.server, gone.reason.value, None, 0)}
         if refused:
             return {("won", address, recipient, "rejected", "rejected", refused.server, refused.reason.value, None, 0)}
-        home = sender.partition("/atom/")[0]
         if recipient in self.answerers("won", message, "responding_to", MessageType.FAILURE.value, home):
             return {("won", address, recipient, "rejected", "rejected", node, None, None, 0)}
         owed = self.owed(taken.at_us + 7 * 86_400_000_000, taken.server) if taken else None

@@ -39,14 +39,16 @@ def deliveries(rows: Rows, moment: Moment) -> DataFrame:
     about the sender's own atom is for its node, and arrives when the node accepts it.
 
     Nodes of others need not be in the lake. Then the recipient's node may have refused a message: the sender's node has
-    its FailureResponse. And responses to it are not owed anything more: nobody answers a response.
+    its FailureResponse. And a response that it made, or that was forwarded to it, is owed nothing more: nobody answers
+    a response.
     """
     is_for_node = F.col("type").isin(*(kind.value for kind in ATOM_TYPES), MessageType.REGISTER.value)
     is_response = F.col("type").isin(*(kind.value for kind in RESPONSE_TYPES))
     waited_us = F.lit(to_us(moment.as_of)) - F.unix_micros("unseen.at")
     is_unseen = F.col("unseen").isNotNull() & (waited_us > moment.loss_timeout_us) & F.col("given_up").isNull()
     is_kept_there = F.col("answered").isNotNull() | F.col("kept").isNotNull()
-    is_out_of_sight = is_response & F.col("is_in_lake").isNull()
+    is_at_home = F.col("from") == F.col("next")
+    is_out_of_sight = is_response & (is_at_home | F.col("sent").isNotNull()) & F.col("is_in_lake").isNull()
     given_up_by = F.timestamp_micros(F.unix_micros("taken.at") + _LIFETIME_US)
     owed = owed_outcome(given_up_by, reach_from(F.col("taken.at"), F.col("reaches"), moment), moment)
     outcome = (
@@ -121,6 +123,8 @@ def _histories(rows: Rows, moment: Moment) -> DataFrame:
     is_there = F.col("server") == _node_of(F.col("recipient"))
     is_handed = at[Stage.DELIVERED] & (F.col("counterpart") == F.col("recipient")) & is_there
     is_kept = is_taken & is_response & is_there
+    is_own = F.col("server") == _node_of(F.col("sender"))
+    is_sent = at[Stage.FORWARDED] & is_own & (F.col("counterpart") == _node_of(F.col("recipient")))
     answered = (
         rows.answers.where(F.col("type") == MessageType.SUCCESS.value)
         .groupBy(F.col("parent").alias("message"), F.col("sender").alias("recipient"))
@@ -142,6 +146,7 @@ def _histories(rows: Rows, moment: Moment) -> DataFrame:
             F.min(F.when(is_taken, F.struct("at", "server"))).alias("taken"),
             F.min(F.when(is_handed, F.struct("at", "server"))).alias("handed"),
             F.min(F.when(is_kept, F.struct("at", "server"))).alias("kept"),
+            F.min(F.when(is_sent, F.col("at"))).alias("sent"),
             F.min(F.when(at[Stage.ECHOED], F.struct("at", "server"))).alias("echoed"),
             F.min(F.when(at[Stage.REJECTED], F.struct("at", "server", "reason"))).alias("refused"),
             F.min(F.when(at[Stage.UNDELIVERABLE], F.struct("at", "server", "reason"))).alias("given_up"),
