@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from dovetail.keys.files import sync_directory
-
 
 def replace_file(path: Path, data: bytes, mode: int = 0o666) -> None:
     """Write a file so that a crash leaves the old or the new one: to a temporary name, synced, then renamed.
@@ -29,3 +27,12 @@ def replace_file(path: Path, data: bytes, mode: int = 0o666) -> None:
             raise OSError(error.errno, error.strerror, str(path)) from None
         raise
     sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the entries of a directory durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

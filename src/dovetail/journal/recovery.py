@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dovetail.journal.continuity import Known, root_at
+from dovetail.journal.durable_file import sync_directory
 from dovetail.journal.expiry import Lifetimes
 from dovetail.journal.high_water import Mark, mark_path, read_mark
 from dovetail.journal.hop_source import CommittedHop, HopSource
@@ -20,7 +21,6 @@ from dovetail.journal.reader import JournalReader
 from dovetail.journal.source import JournalSource
 from dovetail.journal.verify import verify_journal
 from dovetail.journal.writer import JournalWriter, take_lock
-from dovetail.keys.files import sync_directory
 from dovetail.model.address import NO_MESSAGE, Address
 from dovetail.model.errors import JournalError, JournalRolledBack
 from dovetail.model.hop import Observation, Reason, Stage

@@ -33,6 +33,7 @@ from dovetail.journal.database import (
     prepare_writer,
     translate,
 )
+from dovetail.journal.durable_file import sync_directory
 from dovetail.journal.encoding import Entries, hash_entries
 from dovetail.journal.high_water import MarkFile, mark_path, open_beside
 from dovetail.journal.layout import crc32
@@ -40,7 +41,7 @@ from dovetail.journal.messages import MessageRow, StoredMessage, encode_messages
 from dovetail.journal.reader import HAS_MARK, HAS_MARK_VALUE, JournalReader
 from dovetail.journal.slewing import SLACK_US, Slewing
 from dovetail.journal.stored_tree import GrowingTree, JournalTree
-from dovetail.keys.files import PRIVATE_MODE, make_private_directory, sync_directory
+from dovetail.keys.files import PRIVATE_MODE, make_private_directory
 from dovetail.model.errors import JournalDamaged, JournalError, JournalLocked
 from dovetail.model.hop import Hop, Observation, Stage
 from dovetail.tlog.checkpoint import Checkpoint, SignedCheckpoint, sign_checkpoint

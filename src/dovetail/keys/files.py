@@ -97,15 +97,14 @@ def _write(path: Path, data: bytes, mode: int, *, force: bool) -> None:
         finally:
             with contextlib.suppress(FileNotFoundError):
                 temporary.unlink()
-        sync_directory(path.parent)
+        _sync_directory(path.parent)
     except FileExistsError:
         raise KeyFileError(f"{path} exists; --force overwrites it") from None
     except OSError as error:
         raise KeyFileError(f"{path} cannot be written: {error.strerror or error}") from None
 
 
-def sync_directory(path: Path) -> None:
-    """Make the entries of a directory durable."""
+def _sync_directory(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
