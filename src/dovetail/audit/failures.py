@@ -17,7 +17,7 @@ from dovetail.lake.layout import hops_of_key
 from dovetail.model.errors import PipelineError
 
 ATTEMPTS = 3
-"""After so many, the files that changed are left out; after twice as many, all new files of their servers are."""
+"""After this many, the files that changed are left out; after twice as many, all new files of their servers."""
 
 _READING = re.compile(r"(?:FAILED_READ_FILE|reading file)[^\n]*?/?(fabric=[^/\s]+/date=[^/\s]+/[^/\s]+?\.parquet)")
 Result = TypeVar("Result")

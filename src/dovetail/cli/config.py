@@ -9,12 +9,11 @@ import typer
 
 from dovetail.cli.exit_codes import EXIT_FAILED, EXIT_NO
 from dovetail.cli.option_groups import takes_groups
-from dovetail.cli.table_options import Form
+from dovetail.cli.table_options import AsJson, Form
 
 app = typer.Typer(help="Check, show and write configuration files.", no_args_is_help=True)
 
 File = Annotated[Path, typer.Argument(help="The configuration file.", metavar="FILE")]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
 
 
 @app.command()

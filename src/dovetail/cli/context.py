@@ -11,7 +11,7 @@ import typer
 from dovetail.cli.client_options import complete_context
 from dovetail.cli.exit_codes import EXIT_NO
 from dovetail.cli.option_groups import takes_groups
-from dovetail.cli.table_options import Form
+from dovetail.cli.table_options import AsJson, Form
 
 app = typer.Typer(help="Save servers, keys and files under a name for commands to use.", no_args_is_help=True)
 
@@ -25,7 +25,6 @@ OptionalName = Annotated[
         autocompletion=complete_context,
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dovetail.cli.exit_codes import EXIT_NO
+from dovetail.cli.table_options import AsJson
 
 if TYPE_CHECKING:
     from dovetail.site.doctor import Finding
@@ -35,7 +36,7 @@ def doctor(
         list[str] | None,
         typer.Option(help="Check that this address is free; repeatable.", metavar="[tcp:|udp:]HOST:PORT"),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check Python, Java, Spark, SQLite, limits, clock, directories, disks, certificates and ports; suggest fixes.
 

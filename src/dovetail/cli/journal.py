@@ -25,7 +25,7 @@ from dovetail.cli.journal_input import (
     seen_by_witness,
 )
 from dovetail.cli.option_groups import takes_groups
-from dovetail.cli.table_options import Form
+from dovetail.cli.table_options import AsJson, Form
 
 app = typer.Typer(help="Inspect, verify, seal and purge journals.", no_args_is_help=True)
 
@@ -48,7 +48,6 @@ SwarmFile = Annotated[
     Path | None,
     typer.Option("--swarm", help="The agreement of the journal's swarm (TOML).", metavar="FILE", show_default=False),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
 
 
 @app.command("list")

@@ -9,13 +9,12 @@ from typing import Annotated
 import typer
 
 from dovetail.cli.option_groups import takes_groups
-from dovetail.cli.table_options import Form
+from dovetail.cli.table_options import AsJson, Form
 
 app = typer.Typer(help="A private CA, certificates and signing keys.", no_args_is_help=True)
 
 Directory = Annotated[Path, typer.Option("--dir", help="The keys directory.", metavar="DIR")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite existing files.")]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
 KEYS = Path("keys")
 
 

@@ -25,7 +25,7 @@ from dovetail.cli.exit_codes import EXIT_NO
 from dovetail.cli.option_groups import takes_groups
 from dovetail.cli.output import print_json, print_record, print_rows, say
 from dovetail.cli.stdin import read_stdin, stdin_lines
-from dovetail.cli.table_options import Form
+from dovetail.cli.table_options import AsJson, Form
 from dovetail.model.errors import ConfigError, NotDelivered, TimedOut, UsageError
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ app = typer.Typer(no_args_is_help=True)
 _MAX_LINE_CHARS = 2 * 65 * 1024 * 1024
 MAX_DATA_BYTES = 64 * 1024 * 1024
 
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="TOML file with a section [pcp].", show_default=False)
 ]

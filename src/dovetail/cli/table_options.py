@@ -1,4 +1,4 @@
-"""The output options of commands that print a table."""
+"""The output options of commands that print records or a table."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ import typer
 
 from dovetail.model.errors import UsageError
 
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
+
 
 @dataclass(frozen=True, slots=True)
 class Form:
     """The format of a table; by default aligned columns that fit the terminal."""
 
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False
+    as_json: AsJson = False
     as_csv: Annotated[bool, typer.Option("--csv", help="Comma-separated values.")] = False
     as_markdown: Annotated[bool, typer.Option("--markdown", help="A Markdown table.")] = False
     wide: Annotated[bool, typer.Option("--wide", help="Whole values, wider than the terminal if need be.")] = False

@@ -13,6 +13,7 @@ from dovetail.cli.client_options import Wait, deprecated, describe_sent, in_cont
 from dovetail.cli.exit_codes import EXIT_NO
 from dovetail.cli.option_groups import takes_groups
 from dovetail.cli.output import escape, print_json, say
+from dovetail.cli.table_options import AsJson
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True)
 
 _FILES = Annotated[list[Path] | None, typer.Argument(help="Datasets (TriG or N-Quads); stdin if omitted or '-'.")]
-_JSON = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
 
 
 def _read_inputs(files: list[Path] | None) -> Iterator[tuple[str, bytes]]:
@@ -53,7 +53,7 @@ def won() -> None:
 @app.command()
 def decode(
     files: _FILES = None,
-    as_json: _JSON = False,
+    as_json: AsJson = False,
     max_bytes: Annotated[int, typer.Option(metavar="BYTES", help="Refuse datasets larger than this.", min=1)] = 1 << 20,
 ) -> None:
     """Explain captured datasets: one record per message, or the reason for refusing it."""
@@ -83,7 +83,7 @@ def decode(
 @app.command()
 def chains(
     files: _FILES = None,
-    as_json: _JSON = False,
+    as_json: AsJson = False,
     summary: Annotated[
         bool, typer.Option("--summary", help="With --json: a last object with counts and findings.")
     ] = False,
@@ -181,7 +181,7 @@ class OwnerOptions(HomeOption):
         float, typer.Option("--timeout", metavar="SECONDS", help="Seconds to wait for the responses.", min=0.1)
     ] = 20.0
     wait: Wait = 0.0
-    as_json: _JSON = False
+    as_json: AsJson = False
 
     def client(self) -> WonClient:
         """The owner, not connected yet."""

@@ -2,12 +2,12 @@
 
 No server has signed these fields: whoever can write to the lake can write such a file, with any bytes, and announce its
 hash. So whoever runs the compaction signs it, and an audit reads only what is signed with a key that it was given. The
-file must also have the form that a compaction writes, within limits; what its rows may speak about is for the reader to
-decide, by the hops that have no bytes.
+file must also have the form that a compaction writes, within limits; the reader decides which messages its rows may
+describe: those whose hops have no bytes.
 
     Ed25519 signature of    dovetail retained fields LF <SHA-256 of the file, in hex> LF
 
-A server's own key is not accepted: its fields could speak about messages of other servers.
+A server's own key is not accepted: its fields could describe messages of other servers.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class Neighbours:
         self.due_us = now
 
     def note_accepted(self, contact: Contact, count: int) -> None:
-        """So many new messages from this contact were accepted."""
+        """Count new messages that were accepted from this contact."""
         self._accepted += count
         contact.is_proven = contact.is_proven or contact.is_validated
 

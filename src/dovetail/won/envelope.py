@@ -104,7 +104,7 @@ def _collect(uri: str, envelope: Iterable[Statement]) -> tuple[dict[str, str], d
         elif s == own_graph and p == v.RDF_TYPE and o == v.T_ENVELOPE_GRAPH:
             is_typed = True
         else:
-            raise RemoteProtocolError(Reason.INVALID_SCHEMA, f"the envelope speaks about {s[:200]}")
+            raise RemoteProtocolError(Reason.INVALID_SCHEMA, f"the envelope has a statement about {s[:200]}")
     if not is_typed:
         raise RemoteProtocolError(Reason.INVALID_SCHEMA, f"{own_graph} is not declared an EnvelopeGraph")
     return values, sets

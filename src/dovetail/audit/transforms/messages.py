@@ -72,8 +72,7 @@ def unread(
 ) -> DataFrame:
     """What compactions kept of messages whose bytes they removed, if the bytes were not and will not be decoded.
 
-    They speak about messages that `rows` have without bytes, and about no others. If two contradict each other, nobody
-    can tell which one is true.
+    Only those of messages that `rows` have without bytes. If two contradict each other, nobody can tell which is true.
     """
     own = ["fabric", "digest", "message", "size"]
     lacking = rows.where(is_of(hashed(audits)) & F.col("raw").isNull() & (F.col("digest") == F.col("message")))
