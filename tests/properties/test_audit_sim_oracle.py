@@ -19,7 +19,7 @@ from dovetail.model.hop import Hop, Observation
 from dovetail.sim import SECOND_US, Link, World
 from dovetail.sim.faults import apply_faults
 from dovetail.sim.scenario import Setting, draw_schedule
-from dovetail.sim.won_scenario import build as build_won
+from dovetail.sim.won_scenario import WonScenario
 from dovetail.swarm.acceptance import read_entry
 from dovetail.swarm.content import HASH_BYTES
 from dovetail.tlog.keys import Signer
@@ -63,11 +63,11 @@ def won_hops(seed: int) -> tuple[dict[str, list[Hop]], dict[str, bytes]]:
     """Two nodes under faults, and their keys; owners keep journals too, but those are not sealed."""
     world = World(seed, link=Link(latency_us=(5_000, 150_000)))
     setting = Setting(places=2, duration_us=3 * SECOND_US)
-    play = build_won(world, setting)
+    scenario = WonScenario(world, setting)
     apply_faults(world, draw_schedule(FAULTS, world.randomness, list(world.processes), setting.duration_us))
     world.run(setting.duration_us)
-    keys = {uri: world.randomness.derive_key(uri) for uri in play.nodes.values()}
-    return {name: hops for name, hops in world.hops().items() if name in play.nodes}, keys
+    keys = {uri: world.randomness.derive_key(uri) for uri in scenario.nodes.values()}
+    return {name: hops for name, hops in world.hops().items() if name in scenario.nodes}, keys
 
 
 def write_journals(root: Path, hops: list[Hop], key: bytes) -> None:

@@ -48,10 +48,10 @@ def test_any_misfortune(seed):
 
 def run_world(seed: int) -> tuple[World, PcpScenario]:
     world = World(seed)
-    play = PcpScenario(world, SETTING)
+    scenario = PcpScenario(world, SETTING)
     apply_faults(world, draw_crashes(seed))
     world.run(30 * SECOND_US)
-    return world, play
+    return world, scenario
 
 
 def test_what_was_held_when_the_broker_crashed_is_redelivered():
@@ -81,19 +81,19 @@ def test_clients_of_both_versions_write_to_each_other_and_change_their_version()
 
 
 def test_play_finds_a_message_that_came_twice_or_unannounced():
-    world, play = run_world(1)
-    assert play.findings(world.hops()) == []
-    twice, (_, uri) = play.got[0], play.got[1]
-    play.got += [twice, ("nobody knows", uri)]
-    assert [finding.rule for finding in play.findings(world.hops())] == ["once", "journaled_first"]
+    world, scenario = run_world(1)
+    assert scenario.findings(world.hops()) == []
+    twice, (_, uri) = scenario.got[0], scenario.got[1]
+    scenario.got += [twice, ("nobody knows", uri)]
+    assert [finding.rule for finding in scenario.findings(world.hops())] == ["once", "journaled_first"]
 
 
 def test_play_finds_a_message_without_outcome():
-    world, play = run_world(1)
+    world, scenario = run_world(1)
     hops = {name: list(journal) for name, journal in world.hops().items()}
     lost = next(hop for hop in hops[BROKER] if hop.stage is Stage.EXPIRED or hop.stage is Stage.UNDELIVERABLE)
     hops[BROKER].remove(lost)
-    assert "one_outcome" in {finding.rule for finding in play.findings(hops)}
+    assert "one_outcome" in {finding.rule for finding in scenario.findings(hops)}
 
 
 def test_the_same_seed_gives_the_same_journal():

@@ -81,14 +81,14 @@ def test_core_that_promises_before_it_journals_is_found_out(monkeypatch):
 
 def test_lost_and_doubled_hops_are_found():
     world = World(1)
-    play = PingPongScenario(world, SMALL)
+    scenario = PingPongScenario(world, SMALL)
     world.run(10 * SECOND_US)
     hops = world.hops()
-    assert play.findings(hops) == []
+    assert scenario.findings(hops) == []
     lost = {name: [hop for hop in part if hop.stage is not Stage.DELIVERED] for name, part in hops.items()}
-    assert [finding.rule for finding in play.findings(lost)] == ["acknowledged"] * 10 + ["complete"]
+    assert [finding.rule for finding in scenario.findings(lost)] == ["acknowledged"] * 10 + ["complete"]
     doubled = hops | {"place-0000": hops["place-0000"] * 2}
-    assert {finding.rule for finding in play.findings(doubled)} == {"taken_once"}
+    assert {finding.rule for finding in scenario.findings(doubled)} == {"taken_once"}
 
 
 def test_world_that_never_settles_is_a_finding():

@@ -29,14 +29,14 @@ def test_messages_expire_while_peers_are_apart_and_clocks_are_set(seed):
 
 def test_a_maker_that_does_not_say_that_nobody_has_its_message_is_found():
     world = World(4)
-    play = SwarmScenario(world, Setting(places=2, duration_us=5 * SECOND_US, durability="full"))
+    scenario = SwarmScenario(world, Setting(places=2, duration_us=5 * SECOND_US, durability="full"))
     number = world.partition([["peer-0000"]])
     world.run(30 * SECOND_US)
     world.heal(number)
     world.run(60 * SECOND_US)
-    assert play.findings(world.hops()) == []
+    assert scenario.findings(world.hops()) == []
     silent = {name: [hop for hop in hops if hop.stage is not Stage.EXPIRED] for name, hops in world.hops().items()}
-    assert {finding.rule for finding in play.findings(silent)} >= {"told"}
+    assert {finding.rule for finding in scenario.findings(silent)} >= {"told"}
 
 
 def test_some_worlds_have_peers_that_speak_only_the_seed():
@@ -66,8 +66,10 @@ def test_messages_dated_before_the_last_questions_reach_a_peer_that_asks_only_fo
 
 def test_peer_that_is_cut_off_is_found():
     world = World(1)
-    play = SwarmScenario(world, Setting(places=3, duration_us=5 * SECOND_US))
+    scenario = SwarmScenario(world, Setting(places=3, duration_us=5 * SECOND_US))
     world.partition([["peer-0002"]])
     world.run(20 * SECOND_US)
-    assert not play.is_settled()
-    assert {(finding.rule, finding.server) for finding in play.findings(world.hops())} > {("converged", "peer-0002")}
+    assert not scenario.is_settled()
+    assert {(finding.rule, finding.server) for finding in scenario.findings(world.hops())} > {
+        ("converged", "peer-0002")
+    }

@@ -422,8 +422,3 @@ def _draw_hostile(chance: random.Random) -> PcpSettings:
         clock_skew_ms=500 if is_unusual[2] else 0,
         max_lifetime_ms=TTL_MS // 3 if is_unusual[3] else SETTINGS.max_lifetime_ms,
     )
-
-
-def build(world: World, setting: Setting) -> PcpScenario:
-    """The scenario `pcp`."""
-    return PcpScenario(world, setting)

@@ -32,11 +32,11 @@ MAX_PLACES = 10_000
 FULL_SHARE = 0.6
 
 SCENARIOS: dict[str, str] = {
-    "pcp": "dovetail.sim.pcp_scenario:build",
-    "won": "dovetail.sim.won_scenario:build",
-    "swarm": "dovetail.sim.swarm_scenario:build",
+    "pcp": "dovetail.sim.pcp_scenario:PcpScenario",
+    "won": "dovetail.sim.won_scenario:WonScenario",
+    "swarm": "dovetail.sim.swarm_scenario:SwarmScenario",
 }
-"""Name -> module and function of the builder."""
+"""Name -> module and class of the scenario."""
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):

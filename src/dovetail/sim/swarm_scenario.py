@@ -212,8 +212,3 @@ class SwarmScenario:
             "held by all": len(set.intersection(*map(set, held))),
             "seed peers": sum(1 for peer in peers if isinstance(peer, SeedPeer)),
         }
-
-
-def build(world: World, setting: Setting) -> SwarmScenario:
-    """The scenario `swarm`."""
-    return SwarmScenario(world, setting)

@@ -145,7 +145,7 @@ class WonScenario:
     @staticmethod
     def _make_creation(atom: str) -> Callable[[Owner, int], None]:
         def act(owner: Owner, now: int) -> None:
-            if not owner.is_created and not owner.unanswered:
+            if not _exists(owner):
                 owner.create([f"{atom}#chat"], now)
 
         return act
@@ -180,15 +180,12 @@ class WonScenario:
         socket, target = f"{self.atoms[one]}#chat", f"{self.atoms[other]}#chat"
         more = [socket, f"{self.atoms[one]}#more"]
 
-        def act(change: Callable[[Owner, int], object]) -> Callable[[Owner, int], None]:
-            def do(owner: Owner, now: int) -> None:
-                if owner.is_created or owner.unanswered:
+        def plan(change: Callable[[Owner, int], object], after_us: int = 0) -> None:
+            def act(owner: Owner, now: int) -> None:
+                if _exists(owner):
                     change(owner, now)
 
-            return do
-
-        def plan(change: Callable[[Owner, int], object], after_us: int = 0) -> None:
-            self.world.command(one, act(change), after_us=moment + after_us)
+            self.world.command(one, act, after_us=moment + after_us)
 
         which = draw_between(self._changes, 0, 9)
         if which < 3:
@@ -207,7 +204,7 @@ class WonScenario:
         socket = f"{self.atoms[one]}#chat"
 
         def speak(owner: Owner, now: int) -> None:
-            if owner.is_created or owner.unanswered:
+            if _exists(owner):
                 owner.send_message(MessageType.CONNECT, socket, target, now)
 
         return speak
@@ -216,8 +213,8 @@ class WonScenario:
         socket, target = f"{self.atoms[one]}#chat", f"{self.atoms[other]}#chat"
 
         def speak(owner: Owner, now: int) -> None:
-            if not owner.is_created and not owner.unanswered:
-                return  # its own atom does not exist yet
+            if not _exists(owner):
+                return
             conversation = owner.conversations.by_sockets.get((socket, target))
             is_connected = conversation is not None and conversation.state is ConnectionState.CONNECTED
             # if the other node refused the last message it may have no connection: request one again
@@ -367,6 +364,11 @@ class WonScenario:
         )
 
 
+def _exists(owner: Owner) -> bool:
+    """Whether the owner's atom exists, or has been requested."""
+    return owner.is_created or bool(owner.unanswered)
+
+
 def _is_refused(owner: Owner, target: str) -> bool:
     """Whether the last answer to this owner's messages to a socket was a refusal."""
     for delivery in reversed(owner.conversations.deliveries.values()):
@@ -404,8 +406,3 @@ def _read_messages(journal: Sequence[Hop]) -> dict[str, Message]:
         for hop in journal
         if hop.raw is not None and hop.stage in (Stage.CREATED, Stage.ACCEPTED)
     }
-
-
-def build(world: World, setting: Setting) -> WonScenario:
-    """The scenario `won`."""
-    return WonScenario(world, setting)
