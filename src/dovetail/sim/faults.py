@@ -33,11 +33,21 @@ Span = Annotated[int, msgspec.Meta(ge=0)]
 Ordinal = Annotated[int, msgspec.Meta(ge=1)]
 
 
-class Crash(msgspec.Struct, frozen=True, kw_only=True, tag_field="fault", tag="crash"):
-    """A process crashes at a given time and restarts from its journal."""
+class _TimedFault(msgspec.Struct, frozen=True, kw_only=True, tag_field="fault"):
+    """Something that happens this long after the start."""
 
     at_us: Span
+
+
+class _ProcessFault(_TimedFault, frozen=True, kw_only=True):
+    """Something that happens to one process."""
+
     place: str
+
+
+class Crash(_ProcessFault, frozen=True, kw_only=True, tag="crash"):
+    """A process crashes at a given time and restarts from its journal."""
+
     down_us: Span
 
 
@@ -50,67 +60,52 @@ class AppendCrash(msgspec.Struct, frozen=True, kw_only=True, tag_field="fault", 
     down_us: Span
 
 
-class Partition(msgspec.Struct, frozen=True, kw_only=True, tag_field="fault", tag="partition"):
+class Partition(_TimedFault, frozen=True, kw_only=True, tag="partition"):
     """Groups of processes, and all processes in no group, cannot reach each other for a while."""
 
-    at_us: Span
     groups: tuple[tuple[str, ...], ...]
     for_us: Span
 
 
-class Pause(msgspec.Struct, frozen=True, kw_only=True, tag_field="fault", tag="pause"):
+class Pause(_ProcessFault, frozen=True, kw_only=True, tag="pause"):
     """A process is suspended for a while, then continues."""
 
-    at_us: Span
-    place: str
     for_us: Span
 
 
-class ClockJump(msgspec.Struct, frozen=True, kw_only=True, tag_field="fault", tag="clock"):
+class ClockJump(_ProcessFault, frozen=True, kw_only=True, tag="clock"):
     """A process's clock is set forwards or backwards."""
 
-    at_us: Span
-    place: str
     by_us: int
 
 
-class DiskFull(msgspec.Struct, frozen=True, kw_only=True, tag_field="fault", tag="disk"):
+class DiskFull(_ProcessFault, frozen=True, kw_only=True, tag="disk"):
     """A process's journal has no disk space for a while."""
 
-    at_us: Span
-    place: str
     for_us: Span
 
 
-class DiskSlow(msgspec.Struct, frozen=True, kw_only=True, tag_field="fault", tag="slow"):
+class DiskSlow(_ProcessFault, frozen=True, kw_only=True, tag="slow"):
     """Commits of a process are slow for a while."""
 
-    at_us: Span
-    place: str
     commit_us: Span
     for_us: Span
 
 
-class DiskFailure(msgspec.Struct, frozen=True, kw_only=True, tag_field="fault", tag="failure"):
+class DiskFailure(_ProcessFault, frozen=True, kw_only=True, tag="failure"):
     """The next commit of a process fails, which ends it; it is restarted a second later."""
 
-    at_us: Span
-    place: str
 
-
-class DiskDamage(msgspec.Struct, frozen=True, kw_only=True, tag_field="fault", tag="damage"):
+class DiskDamage(_ProcessFault, frozen=True, kw_only=True, tag="damage"):
     """A process crashes, and its disk returns other bytes than were written; for worlds with journals in files."""
 
-    at_us: Span
-    place: str
     damage: Damage
     down_us: Span
 
 
-class Weather(msgspec.Struct, frozen=True, kw_only=True, tag_field="fault", tag="weather"):
+class Weather(_TimedFault, frozen=True, kw_only=True, tag="weather"):
     """All links behave like this one for a while."""
 
-    at_us: Span
     link: Link
     for_us: Span
 
