@@ -60,8 +60,9 @@ async def run_node(directory):
     return away, status, read_samples(text), health, stalled, server
 
 
-def test_the_nodes_numbers_can_be_parsed(tmp_path):
+def test_the_nodes_numbers_can_be_parsed(tmp_path, caplog):
     away, status, samples, health, stalled, server = asyncio.run(run_node(tmp_path))
+    assert caplog.text.count(f"no link to {away}: what is for it waits") == 1
     assert (status, health) == (200, (200, "ok\n"))
     assert stalled == (503, "waiting for the disk\n")
     assert samples["dovetail_won_messages_total", ("reason", ""), ("stage", "accepted")] == 2

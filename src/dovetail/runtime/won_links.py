@@ -25,7 +25,7 @@ from dovetail.runtime.limited_log import LimitedLog
 from dovetail.runtime.limits import Limits
 from dovetail.runtime.loop import come_to_rest, drive
 from dovetail.runtime.websocket import Link, LinkHandler, dial
-from dovetail.won.events import Event, HopUnreadable, KeyWanted
+from dovetail.won.events import DestinationChanged, Event, HopUnreadable, KeyWanted
 from dovetail.won.settings import WonSettings
 
 # Messages larger than the core accepts still reach it, so that their refusal is journaled
@@ -90,6 +90,7 @@ class WonLinks(LinkHandler[LinkId]):
         self._is_reading = True
         self._is_stopping = False
         self._loop = asyncio.get_running_loop()
+        self._unlinked = LimitedLog(log, "nodes have no link")
         self.driver, self.failed = drive(
             core,
             journal,
@@ -201,6 +202,11 @@ class WonLinks(LinkHandler[LinkId]):
                 self.ask(event.uri)
             elif isinstance(event, HopUnreadable):
                 log.warning("hop %d of the journal is skipped: %s", event.seq, event.detail)
+            elif isinstance(event, DestinationChanged):
+                if event.is_reachable:
+                    log.info("linked to %s again", event.node)
+                else:
+                    self._unlinked.warning("no link to %s: what is for it waits", event.node)
             if self._observer is not None:
                 self._observer(event)
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from dovetail.model.hop import Observation, Reason
-from dovetail.won.atom import AtomState
+from dovetail.model.hop import Observation
 from dovetail.won.chain import ChainState
-from dovetail.won.connection import ConnectionState
 
 
 class KeyWanted(msgspec.Struct, frozen=True, gc=False):
@@ -16,33 +14,11 @@ class KeyWanted(msgspec.Struct, frozen=True, gc=False):
     uri: str
 
 
-class MessageRejected(msgspec.Struct, frozen=True, gc=False):
-    """Something was refused; the journal has it with the same reason."""
-
-    uri: str | None
-    reason: Reason
-    detail: str
-
-
 class HopUnreadable(msgspec.Struct, frozen=True, gc=False):
     """A hop of the journal could not be used when the core was rebuilt; its content is missing."""
 
     seq: int
     detail: str
-
-
-class AtomChanged(msgspec.Struct, frozen=True, gc=False):
-    """An atom was created or changed state."""
-
-    atom: str
-    state: AtomState
-
-
-class ConnectionChanged(msgspec.Struct, frozen=True, gc=False):
-    """One side of a connection changed state."""
-
-    connection: str
-    state: ConnectionState
 
 
 class ChainAdvanced(msgspec.Struct, frozen=True, gc=False):
@@ -78,10 +54,7 @@ class RegistrationConfirmed(msgspec.Struct, frozen=True, gc=False):
 Event = (
     Observation
     | KeyWanted
-    | MessageRejected
     | HopUnreadable
-    | AtomChanged
-    | ConnectionChanged
     | ChainAdvanced
     | MessageReceived
     | DestinationChanged

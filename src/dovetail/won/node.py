@@ -26,8 +26,7 @@ from dovetail.model.wire import Frame, LinkId, Outgoing
 from dovetail.won import vocabulary as v
 from dovetail.won.archive import Archive, MemoryArchive
 from dovetail.won.chain import ChainState, is_by_senders_node
-from dovetail.won.connection import Connection
-from dovetail.won.events import AtomChanged, ConnectionChanged, Event, HopUnreadable
+from dovetail.won.events import Event, HopUnreadable
 from dovetail.won.keys import KeyRing, Verifier
 from dovetail.won.ledger import Ledger
 from dovetail.won.links import Link, LinkKind, Links
@@ -249,8 +248,6 @@ class Node:
             link.atoms.add(atom.uri)
         else:
             self._follow(link, atom.uri)
-        if message.type is not MessageType.REPLACE:
-            self._output.emit(AtomChanged(atom.uri, atom.state))
         self._fanout.send_newest(atom, (message, response), now)
         for follow_up in self._responses.build_follow_ups(message, atom):
             self._verifier.trust(follow_up)
@@ -263,7 +260,6 @@ class Node:
         connection = self.ledger.store_first(message, response)
         self._verifier.trust(response)
         self._output.observe(Stage.CREATED, response, None, now)
-        self._emit_change(message, connection)
         bundle = encode_bundle((message, response))
         self._fanout.send_newest(self.ledger.atoms[connection.atom], (message, response), now, bundle)
         if v.node_of_atom(message.recipient or "") == self.uri:
@@ -272,17 +268,13 @@ class Node:
         else:
             self._outboxes.enqueue(message.uri, bundle, now)
 
-    def _emit_change(self, message: Message, connection: Connection) -> None:
-        if message.type in (MessageType.CONNECT, MessageType.CLOSE) and connection.state is not None:
-            self._output.emit(ConnectionChanged(connection.uri, connection.state))
-
     def _refuse(self, message: Message, refusal: Refusal, link: Link | None, now: int) -> Message:
         """Journal the refusal and answer with a FailureResponse, which all owners get if the message is genuine."""
         sender = message.sender or self.uri
         source = sender if refusal.is_first else v.node_of_atom(sender)
         if link is not None and not refusal.is_genuine:
             source = link.counterpart
-        self._output.reject_message(message, source, refusal.reason, refusal.detail, now)
+        self._output.reject_message(message, source, refusal.reason, now)
         response = self._responses.build_failure(message, refusal, now)
         self._verifier.trust(response)
         self._output.observe(Stage.CREATED, response, None, now)
@@ -340,7 +332,6 @@ class Node:
         connection = self.ledger.store_second(message, first, response)
         self._verifier.trust(response)
         self._output.observe(Stage.CREATED, response, None, now)
-        self._emit_change(message, connection)
         self._fanout.send_newest(self.ledger.atoms[connection.atom], (message, first, response), now)
         if link is None:
             self._acknowledge(response, now)

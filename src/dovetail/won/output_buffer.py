@@ -8,7 +8,7 @@ from dovetail.model.address import Address, address_of
 from dovetail.model.errors import RemoteProtocolError
 from dovetail.model.hop import Observation, Reason, Stage
 from dovetail.model.wire import Outgoing, SendFrames
-from dovetail.won.events import Event, MessageRejected
+from dovetail.won.events import Event
 from dovetail.won.message import Message
 
 
@@ -60,7 +60,7 @@ class OutputBuffer:
             Observation(at_us=now, stage=stage, message=address, counterparts=(counterpart,), reason=reason)
         )
 
-    def reject_message(self, message: Message, counterpart: str, reason: Reason, detail: str, now: int) -> None:
+    def reject_message(self, message: Message, counterpart: str, reason: Reason, now: int) -> None:
         """Observe the refusal of a readable message."""
         self.counts[Stage.REJECTED, reason] += 1
         self._events.append(
@@ -73,7 +73,6 @@ class OutputBuffer:
                 raw=message.raw,
             )
         )
-        self._events.append(MessageRejected(message.uri, reason, detail))
 
     def reject_frame(
         self, data: bytes, counterpart: str, error: RemoteProtocolError, now: int, *, keep_all: bool = False
@@ -91,4 +90,3 @@ class OutputBuffer:
                 size=len(data),
             )
         )
-        self._events.append(MessageRejected(None, error.reason, error.detail))

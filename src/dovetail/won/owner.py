@@ -290,7 +290,7 @@ class Owner:
     def reject_deferred(self, bundle: Bundle, error: RemoteProtocolError, now: int) -> None:
         """Refuse a deferred entry whose signatures are wrong."""
         for message in bundle.messages:
-            self._output.reject_message(message, self.node, error.reason, error.detail, now)
+            self._output.reject_message(message, self.node, error.reason, now)
 
     def defer_entry(self, data: bytes, bundle: Bundle, signer: str, now: int) -> bool:
         """Journal the next entry as refused, with all its bytes, until the key of a signer is found.
@@ -402,7 +402,7 @@ class Owner:
         try:
             taken = self.conversations.take(message)
         except RemoteProtocolError as error:
-            self._output.reject_message(message, source, error.reason, error.detail, now)
+            self._output.reject_message(message, source, error.reason, now)
             return False
         for part in taken:
             self._output.observe(Stage.ACCEPTED, part, self.node, now)
