@@ -124,6 +124,7 @@ def pcp_world(
                 "twin",
                 "circle",
                 "repeated",
+                "shared_id",
             ]
         )
         forks += kind in ("twin", "circle")
@@ -170,6 +171,14 @@ def pcp_world(
                 seen.append(see(later, Stage.DELIVERED, raw, B))
             case "expired":
                 seen.append(see(later, Stage.EXPIRED, raw, B, reason=Reason.LIFETIME_OVER))
+            case "shared_id":  # b answers c, not a, who chose the same id
+                twin = pcp_frame(number, [B], sender=C, expires_us=expires)
+                answer = pcp_frame(6_000_000 + number, [C], sender=B, reply_to=number)
+                seen.append(see(later, Stage.DELIVERED, raw, B))
+                seen.append(see(later + 10, Stage.ACCEPTED, twin, C))
+                seen.append(see(later + 20, Stage.DELIVERED, twin, B))
+                seen.append(see(later + 30, Stage.ACCEPTED, answer, B))
+                seen.append(see(later + 40, Stage.DELIVERED, answer, C))
             case "repeated":  # there was nobody, and when it came again, the broker forgot it
                 seen.append(see(at, Stage.UNDELIVERABLE, raw, B, reason=Reason.NO_RECIPIENT))
                 seen.append(see(later, Stage.ACCEPTED, raw, A))

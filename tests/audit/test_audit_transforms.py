@@ -278,6 +278,7 @@ def test_a_refusal_of_the_sender_is_no_outcome_of_what_was_accepted_at_another_t
 
 def test_an_answer_of_the_recipient_proves_that_a_message_arrived(spark):
     """Not an answer of another client, nor one that the broker refused."""
+    twin = bytes([4]) * 32  # from Z, with the same id
     hops = frame(
         spark,
         schemas.HOPS,
@@ -287,10 +288,15 @@ def test_an_answer_of_the_recipient_proves_that_a_message_arrived(spark):
         hop(3, "delivered", **PCP, counterpart="pcp:///server"),
         hop(4, "accepted", M2, **PCP, counterpart=Y),
         hop(5, "rejected", M3, **PCP, counterpart=X, reason="sender_mismatch"),
+        hop(6, "accepted", twin, **PCP, counterpart=Z),
+        hop(7, "delivered", twin, **PCP, counterpart=Y),
     )
     messages = [pcp_message(), pcp_message(M2, Y, [X]), pcp_message(M3, Z, [X])]
+    messages.append(pcp_message(twin, Z, [Y]) | {"key": M1[:16]})
     links = [{"fabric": "pcp", "child": m, "parent": M1[:16], "relation": "in_reply_to"} for m in (M2, M3)]
-    table = deliveries_of(spark, hops, "pcp", messages, links, as_of=at(9)).where(F.col("message") == M1)
+    everything = deliveries_of(spark, hops, "pcp", messages, links, as_of=at(9))
+    assert outcomes_of(everything.where(F.col("message") == twin)) == {Y: ("handed_over", None)}, "Y answered X"
+    table = everything.where(F.col("message") == M1)
     assert outcomes_of(table) == {
         Y: ("delivered", None),
         Z: ("handed_over", None),

@@ -174,7 +174,11 @@ class Oracle:
         """Who answered a message with something that a server, or this one, accepted."""
         if message is None:
             return set()
-        answers = [m for m in self._responses(fabric, message.key, relation) if kind in (None, m.type)]
+        answers = [
+            m
+            for m in self._responses(fabric, message.key, relation)
+            if kind in (None, m.type) and (fabric != "pcp" or message.sender in m.recipients)
+        ]
         holders = ((m.sender, self.holders(fabric, m.address)) for m in answers)
         return {sender for sender, held in holders if (held if server is None else server in held)}
 

@@ -32,7 +32,8 @@ _RANKS = {
 def deliveries(rows: Rows, moment: Moment) -> DataFrame:
     """Outcomes recorded by brokers. A recipient without one is pending until the lifetime is over; then one is due.
 
-    A frame handed to a connection is known to have arrived when its recipient answers it. A recipient has one outcome
+    A frame handed to a connection is known to have arrived when its recipient answers its sender: senders choose their
+    ids, and an answer to another message with the same id proves nothing of this one. A recipient has one outcome
     for each time that the message was accepted: a delivery beside another outcome has the stage of that one, and while
     a message that was accepted again has only failed before, it is pending again.
 
@@ -63,7 +64,11 @@ def deliveries(rows: Rows, moment: Moment) -> DataFrame:
     )
     known = rows.messages.select("message", "key", "type", "sender", "recipients", "expires")
     answered = rows.answers.select(
-        F.col("parent").alias("key"), "server", F.col("sender").alias("recipient"), F.lit(True).alias("is_answered")
+        F.col("parent").alias("key"),
+        "server",
+        F.col("sender").alias("recipient"),
+        F.col("recipient").alias("sender"),
+        F.lit(True).alias("is_answered"),
     ).distinct()
     is_handed_over = F.col("best.stated") == Outcome.HANDED_OVER
     is_received = is_handed_over & (F.col("is_answered") | F.col("recipient").isin(*BROKER_URIS))
@@ -74,7 +79,7 @@ def deliveries(rows: Rows, moment: Moment) -> DataFrame:
     is_owed = is_pending & F.col("owed").isNotNull()
     told = (
         _with_owed(outcomes.join(known, on="message", how="left").join(begun, on=own, how="left"), rows.servers, moment)
-        .join(answered, on=["key", "server", "recipient"], how="left")
+        .join(answered, on=["key", "server", "recipient", "sender"], how="left")
         .select(
             F.lit(FABRIC.name).alias("fabric"),
             "message",

@@ -16,12 +16,13 @@ ANSWERS = Table(
     "answers",
     "state",
     "Who answered a message, by types of answers.",
-    ("fabric", "parent", "sender", "type", "server"),
+    ("fabric", "parent", "sender", "recipient", "type", "server"),
     pa.schema(
         [
             ("fabric", STRING),
             ("parent", BINARY),
             ("sender", STRING),
+            ("recipient", STRING),
             ("type", STRING),
             ("server", STRING),
             ("at", TIMESTAMP),
@@ -44,12 +45,14 @@ def answers(hops: DataFrame, messages: DataFrame, links: DataFrame, *, audits: S
     return (
         named.select("fabric", F.col("child").alias("message"), "parent")
         .join(
-            messages.where(is_of(answering)).select("fabric", "message", "sender", "type"),
+            messages.where(is_of(answering)).select(
+                "fabric", "message", "sender", F.explode_outer("recipients").alias("recipient"), "type"
+            ),
             on=["fabric", "message"],
             how="inner",
         )
         .join(taken, on=["fabric", "message"], how="inner")
-        .groupBy("fabric", "parent", "sender", "type", "server")
+        .groupBy("fabric", "parent", "sender", "recipient", "type", "server")
         .agg(F.min("at").alias("at"))
         .select(*ANSWERS.names)
     )
