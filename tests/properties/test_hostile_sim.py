@@ -17,9 +17,10 @@ from dovetail.journal.reader import JournalReader
 from dovetail.journal.verify import verify_journal
 from dovetail.model.errors import JournalError
 from dovetail.model.hop import Reason, Stage
+from dovetail.pcp.settings import PcpSettings
 from dovetail.sim import won_scenario
 from dovetail.sim.disk import JournalFolder
-from dovetail.sim.pcp_scenario import BROKER, PcpScenario, client_uri
+from dovetail.sim.pcp_scenario import BROKER, HOSTILE, PcpScenario, client_uri
 from dovetail.sim.scenario import Setting, run_scenario
 from dovetail.sim.swarm_scenario import SwarmScenario
 from dovetail.sim.world import SECOND_US, World
@@ -39,6 +40,19 @@ def run(scenario, seed, *, places, seconds, faults="all=1"):
 def test_broker_with_tiny_queues_keeps_every_promise(seed):
     report = run("pcp", seed, places=4, seconds=3)
     assert report.findings == []
+
+
+def test_what_a_link_that_breaks_during_a_commit_returns_is_no_excess():
+    report = run("pcp", 14003785, places=2, seconds=2, faults="all=2")
+    assert report.findings == []
+
+
+def test_those_worlds_find_brokers_that_hold_more_than_their_budget(monkeypatch):
+    for name in ("redelivery_messages", "sender_queue_messages", "queue_bytes"):
+        monkeypatch.setitem(HOSTILE, name, 1 << 20)
+    monkeypatch.setattr(PcpSettings, "queue_share", 1 << 30)
+    rules = {finding.rule for seed in range(8) for finding in run("pcp", seed, places=4, seconds=3).findings}
+    assert "memory" in rules
 
 
 def test_the_tiny_queues_of_those_worlds_do_overflow():

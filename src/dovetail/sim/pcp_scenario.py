@@ -199,10 +199,13 @@ class PcpScenario:
         broker.receive_opened(link, parse_uri(label).name, path, now)
 
     def _look(self) -> None:
-        """Record how much the broker holds, for the memory budget."""
-        core = self.world.processes[BROKER].core
-        if core is not None:
-            self.most_queued_bytes = max(self.most_queued_bytes, core.queued_bytes)
+        """Record how much the broker holds, for the memory budget.
+
+        Not during a commit: a link that breaks then returns all that the turn had for it, until its end is fed.
+        """
+        broker = self.world.processes[BROKER]
+        if broker.is_durable:
+            self.most_queued_bytes = max(self.most_queued_bytes, self.broker.queued_bytes)
         if self.world.now < self._end_us:
             self.world.schedule(LOOK_US, self._look)
 
