@@ -4,6 +4,7 @@ import contextlib
 import os
 import pty
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 
 import dovetail as api
+from cli.grid_site import NODE
+from dovetail.keys.signing import create_signing_key
 
 pytestmark = pytest.mark.system
 ROOT = Path(__file__).parents[2]
@@ -88,3 +91,33 @@ def test_a_terminal_of_40_columns(site, environment):
     )
     assert str(site.journals[0]) in wide.stdout
     assert wide.stdout.startswith("| path | server |")
+
+
+@pytest.mark.parametrize("fabric", ["pcp", "pcp's metrics", "won", "swarm", "certificate"])
+def test_a_server_that_cannot_start_leaves_nothing_behind(dovetail, tmp_path, fabric):
+    """Its port is in use, or its certificate is not one: no keys and no journal are made for it."""
+    key, _ = create_signing_key(tmp_path, NODE)
+    (tmp_path / "swarm.toml").write_text('name = "s"')
+    before = set(tmp_path.iterdir())
+    kind = socket.SOCK_DGRAM if fabric == "swarm" else socket.SOCK_STREAM
+    with socket.socket(socket.AF_INET, kind) as taken:
+        taken.bind(("127.0.0.1", 0))
+        if fabric != "swarm":
+            taken.listen()
+        port = taken.getsockname()[1]
+        new, where = tmp_path / "new", ("--listen", f"127.0.0.1:{port}")
+        pcp = ("pcp", "serve", "--journal", new / "j.db")
+        files = [word for name in ("--certificate", "--tls-key", "--authority") for word in (name, key)]
+        ran = dovetail(
+            *{
+                "pcp": (*pcp, "--insecure-plain", "--allow-all", "--port", port),
+                "pcp's metrics": (*pcp, "--insecure-plain", "--allow-all", "--port", 0, "--metrics-port", port),
+                "won": ("won", "serve", "--uri", NODE, "--signing-key", key, "--journal", new / "j.db", *where),
+                "swarm": ("swarm", "serve", "--settings", tmp_path / "swarm.toml", "--dir", new, *where),
+                "certificate": (*pcp, "--port", 0, *files),
+            }[fabric]
+        )
+    assert ran.code == 1
+    assert one_line(ran.err)
+    assert (f"port {port} of 127.0.0.1 is in use" in ran.err) is (fabric != "certificate")
+    assert set(tmp_path.iterdir()) == before

@@ -333,6 +333,7 @@ def test_dev_does_not_take_a_port_or_a_context_that_is_used(tmp_path):
         second = run_process("dev", "--port", port, "--dir", "other", cwd=tmp_path)
         assert (second.returncode, second.stdout) == (1, "")
         assert "choose another port" in second.stderr.splitlines()[-1]
+        assert not (tmp_path / "other").exists()
 
 
 def test_a_place_for_contexts_that_cannot_be_written_is_named(dovetail, tmp_path, monkeypatch):

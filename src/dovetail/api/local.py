@@ -19,6 +19,7 @@ from dovetail.api.values import check_text
 from dovetail.journal.journal import JournalOptions
 from dovetail.keys.files import make_private_directory
 from dovetail.model.errors import Closed, ConfigError, UsageError
+from dovetail.runtime.listening import check_port
 
 if TYPE_CHECKING:
     from anyio.from_thread import BlockingPortal
@@ -58,6 +59,8 @@ class Site:
         self._is_closed = False
         self._stack = contextlib.ExitStack()
         try:
+            if "pcp" in chosen:
+                check_port("tcp", HOST, port)
             if directory is None:
                 directory = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="dovetail-")))
             self.directory = Path(directory)

@@ -16,9 +16,11 @@ from dovetail.pcp.settings import PcpSettings, check_settings
 from dovetail.runtime.clock import note_clock_steps, now_us
 from dovetail.runtime.hangup import hold_hangup, release_hangup
 from dovetail.runtime.journal_metrics import JournalCollector
+from dovetail.runtime.listening import check_port
 from dovetail.runtime.loop import stop_event, wait_unless_failed
 from dovetail.runtime.pcp_server import PcpServer
 from dovetail.runtime.process_memory import keep_memory
+from dovetail.runtime.tls import server_context
 from dovetail.tlog.keys import Signer
 
 RELOADED = ("rules", "types", "groups")
@@ -57,6 +59,15 @@ def run_broker(
         asyncio.run(running)
 
 
+def check_start(settings: PcpSettings) -> None:
+    """Raise what would keep a broker from starting, before it makes keys and a journal."""
+    check_port("tcp", settings.host, settings.port)
+    if settings.metrics_port is not None:
+        check_port("tcp", settings.metrics_host, settings.metrics_port)
+    if not settings.insecure_plain:
+        server_context(settings.certificate or "", settings.key or "", settings.authority)
+
+
 def open_journal(settings: PcpSettings, options: JournalOptions | None = None) -> Journal | None:
     """Open the broker's journal; creates its signing key beside it if none is configured."""
     if settings.journal is None:
@@ -84,6 +95,7 @@ async def _serve(
     read_settings: Callable[[], PcpSettings] | None,
 ) -> None:
     stopped = stop_event()
+    check_start(settings)
     journal = open_journal(settings, journal_options)
     try:
         server = PcpServer(settings, journal)

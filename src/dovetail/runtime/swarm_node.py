@@ -37,11 +37,12 @@ from dovetail.model.errors import JournalError
 from dovetail.model.hop import Observation, Reason, Stage
 from dovetail.model.times import time_text
 from dovetail.runtime.clock import note_clock_steps, now_us
+from dovetail.runtime.listening import check_port
 from dovetail.runtime.loop import ask, completed, wait_unless_failed
 from dovetail.runtime.mailbox import MAX_UNREAD_MESSAGES, Mailbox
 from dovetail.runtime.server_health import OK
 from dovetail.runtime.swarm_solver import WorkSolver
-from dovetail.runtime.swarm_udp import SwarmUdp
+from dovetail.runtime.swarm_udp import SwarmUdp, parse_endpoint
 from dovetail.swarm.content import MsgHash, decode_content
 from dovetail.swarm.events import (
     CollisionFound,
@@ -161,6 +162,8 @@ class SwarmNode:
         threads: int | None = None,
         purge_interval_s: float = PURGE_S,
     ) -> None:
+        for endpoint in listen:
+            check_port("udp", *parse_endpoint(endpoint))
         make_private_directory(directory)
         self.directory = directory
         for text in swarm.warnings:

@@ -21,6 +21,7 @@ from dovetail.runtime.certificate_metrics import CertificateCollector
 from dovetail.runtime.clock import note_clock_steps, now_us
 from dovetail.runtime.http import Reply
 from dovetail.runtime.link_metrics import LinkCollector
+from dovetail.runtime.listening import check_port
 from dovetail.runtime.loop import stop_event, wait_unless_failed
 from dovetail.runtime.metrics import MetricsServer
 from dovetail.runtime.process_memory import keep_memory
@@ -88,6 +89,9 @@ class NodeServer:
             # Owners and nodes prove their identity by signatures, not certificates.
             self._tls = ServerTls(options.certificate, options.certificate_key)
         self._client_tls = ClientTls(options.authority)
+        check_port("tcp", options.host, options.port)
+        if options.metrics is not None:
+            check_port("tcp", *options.metrics)
         self.journal = Journal.open(
             options.journal, server=options.uri, signer=Signer(options.uri, key), options=options.journal_options
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import socket
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -17,7 +16,7 @@ import msgspec
 from dovetail.lake.layout import MANIFESTS
 from dovetail.lake.location import local_directory, open_store
 from dovetail.model.errors import DovetailError, KeyFileError
-from dovetail.runtime.listening import BIND_ERRORS
+from dovetail.runtime.listening import BIND_ERRORS, try_listening
 from dovetail.site.config import Config, Section, find_warnings, parse_listen
 from dovetail.site.config.fields import LISTEN_TCP, LISTEN_UDP
 from dovetail.site.config.schema import extra_of
@@ -184,15 +183,8 @@ def check_port(kind: str, address: str) -> Finding:
     """Try to bind a port, and release it."""
     name = f"port {kind}:{address}"
     host, port = parse_listen(address)
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        with socket.socket(family, socket.SOCK_STREAM if kind == "tcp" else socket.SOCK_DGRAM) as trial:
-            if kind == "tcp":
-                # As servers do: connections still closing do not matter.
-                trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            trial.bind((host, port))
-            if kind == "tcp":
-                trial.listen()
+        try_listening(kind, host, port)
     except OSError as error:
         problem, advice = BIND_ERRORS.get(error.errno or 0, (error.strerror or str(error), "choose another address"))
         return fail(name, problem, advice)
