@@ -6,7 +6,7 @@ import pytest
 
 from dovetail.model.errors import LocalProtocolError
 from dovetail.model.times import time_text
-from dovetail.model.wire import CloseLink, OpenLink, SendFrames
+from dovetail.model.wire import CLOSE_TOO_BIG, CloseLink, OpenLink, SendFrames
 from dovetail.pcp.client import Client, ClientOptions, ClientState
 from dovetail.pcp.client_events import (
     Associated,
@@ -21,6 +21,7 @@ from dovetail.pcp.client_events import (
 )
 from dovetail.pcp.codec_v1 import encode_frame
 from dovetail.pcp.envelope import Envelope
+from dovetail.pcp.vocabulary import CLOSE_SUPERSEDED
 from pcp.pcp_frames import NOW, read_v1
 
 ME, BROKER, OTHER = "pcp://me/controller", "pcp:///server", "pcp://other/agent"
@@ -229,12 +230,18 @@ def test_request_without_reply_times_out_with_its_lifetime():
     assert client.next_timer() is None
 
 
-def test_requests_fail_when_the_wire_is_lost():
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [(1006, "the connection was lost"), (CLOSE_TOO_BIG, "too large"), (CLOSE_SUPERSEDED, "another client")],
+)
+def test_requests_fail_when_the_wire_is_lost(code, said):
+    """With the reason, where the broker has given one that concerns them."""
     client = associated()
     request = send(client, awaits_reply=True)
-    client.receive_closed(link_of(client), NOW, 1006, "gone")
+    client.receive_closed(link_of(client), NOW, code, "gone")
     failed = client.events()[0]
     assert (failed.id, failed.kind) == (request, FailureKind.DISCONNECTED)
+    assert said in failed.detail
 
 
 @pytest.mark.parametrize("targets", [[BROKER], [BROKER, BROKER], ["pcp:///broker", BROKER]])

@@ -18,6 +18,7 @@ Frame = tuple[bytes, LinkId, bool]
 CLOSE_NORMAL = 1000
 CLOSE_GOING_AWAY = 1001
 CLOSE_ABNORMAL = 1006
+CLOSE_TOO_BIG = 1009
 CLOSE_INTERNAL_ERROR = 1011
 """WebSocket close codes (RFC 6455, 7.4.1); 1006 is never sent: it means that a link ended without a close."""
 

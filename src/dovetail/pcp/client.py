@@ -17,7 +17,17 @@ from msgspec import UNSET
 
 from dovetail.model.errors import LocalProtocolError, RemoteProtocolError
 from dovetail.model.times import time_text
-from dovetail.model.wire import CLOSE_ABNORMAL, CLOSE_NORMAL, CloseLink, Frame, LinkId, OpenLink, Outgoing, SendFrames
+from dovetail.model.wire import (
+    CLOSE_ABNORMAL,
+    CLOSE_NORMAL,
+    CLOSE_TOO_BIG,
+    CloseLink,
+    Frame,
+    LinkId,
+    OpenLink,
+    Outgoing,
+    SendFrames,
+)
 from dovetail.pcp.client_events import (
     Associated,
     AssociationRefused,
@@ -155,6 +165,8 @@ class Client:
                 detail = f"another client connected as {self.uri}; each needs a URI of its own"
             elif self.state is ClientState.ASSOCIATED:
                 self._attempt = 0  # but two clients with one URI give way to each other for longer and longer
+            if code == CLOSE_TOO_BIG:
+                detail = "a message was too large for the broker, which closed the connection"
             self._lose(code, detail, now)
 
     def _drop(self, detail: str, now: int) -> None:
@@ -176,7 +188,7 @@ class Client:
         self.state = ClientState.WAITING
         self._association_us = None
         self._retry_us = now + delay_us
-        self._fail_all(now, detail if code == CLOSE_SUPERSEDED else "the connection was lost")
+        self._fail_all(now, detail if code in (CLOSE_SUPERSEDED, CLOSE_TOO_BIG) else "the connection was lost")
         self._events.append(Disconnected(code=code, detail=detail, retry_us=self._retry_us))
 
     def _associated(self) -> None:

@@ -24,7 +24,7 @@ import picows
 
 from dovetail.model.errors import ConnectFailed
 from dovetail.model.hop import Reason
-from dovetail.model.wire import CLOSE_ABNORMAL, CLOSE_INTERNAL_ERROR, CLOSE_NORMAL
+from dovetail.model.wire import CLOSE_ABNORMAL, CLOSE_INTERNAL_ERROR, CLOSE_NORMAL, CLOSE_TOO_BIG
 from dovetail.runtime.acceptor import Acceptor, format_address, host_of, log
 from dovetail.runtime.frames import Assembler, Memory
 from dovetail.runtime.http import Reply
@@ -40,7 +40,6 @@ _SPARE_S = 1.0  # the caller's time limit for a handshake must expire before the
 
 _NO_CODE = 1005
 _PROTOCOL_ERROR = 1002
-_TOO_BIG = 1009
 
 _BINARY = picows.WSMsgType.BINARY
 _TEXT = picows.WSMsgType.TEXT
@@ -311,7 +310,7 @@ class Link(picows.WSListener):
         except OverflowError as error:
             size = len(assembler.parts) + frame.payload_size
             self._handler.refused(bytes(assembler.parts), self.id, Reason.TOO_LARGE, size)
-            self.close(_TOO_BIG, str(error))
+            self.close(CLOSE_TOO_BIG, str(error))
             return
         if frame.fin:
             self._assembler = None
@@ -326,7 +325,7 @@ class Link(picows.WSListener):
 
     def on_ws_disconnected(self, transport: picows.WSTransport) -> None:
         sent = transport.close_handshake and transport.close_handshake.sent
-        if not self._is_closing and sent and cast(int, sent.code) == _TOO_BIG:
+        if not self._is_closing and sent and cast(int, sent.code) == CLOSE_TOO_BIG:
             # picows refuses a frame by its header, before any of it is stored
             self._handler.refused(b"", self.id, Reason.TOO_LARGE, self._limits.max_message_bytes + 1)
         self._is_closing = True
