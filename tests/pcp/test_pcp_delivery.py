@@ -218,7 +218,17 @@ def test_what_waits_of_one_sender_for_clients_that_are_away_is_bounded():
         frames += [world.send(a, world.message(A, uri, expires=LATER)) for _ in range(2)]
         world.close(connection)
     assert [outcomes(world, frame) != [] for frame in frames] == [True, True, False, False]
-    assert [(sender, count) for sender, count, _ in world.broker.held.largest(5)] == [(A, 2)]
+    assert [(sender, count) for sender, count, _ in world.broker.held.largest(5)] == [("pcp://client_a", 2)]
+
+
+def test_all_client_types_of_one_certificate_share_what_may_wait():
+    world, a, b = two_clients(sender_queue_messages=2)
+    other = world.associate("client_a", "other")
+    world.pause(b)
+    first = world.send(a, world.message(A, B, expires=LATER))
+    for _ in range(2):
+        world.send(other, world.message("pcp://client_a/other", B, expires=LATER))
+    assert outcomes(world, first) == [(Stage.EXPIRED, B, Reason.SENDER_QUOTA)]
 
 
 def test_a_sender_over_its_quota_amid_a_fan_out_reaches_those_whose_outbox_that_frees():

@@ -1,7 +1,8 @@
 """The actual memory use of messages that wait in a broker, in total and by sender, and who is over its share.
 
-A message that waits for many recipients is one message: its bytes count once, plus a little per recipient. Its decoded
-form holds a second copy of its data, and a copy of each target.
+A sender is a name in certificates: clients of all types that one certificate claims have one share. A message that
+waits for many recipients is one message: its bytes count once, plus a little per recipient. Its decoded form holds a
+second copy of its data, and a copy of each target.
 """
 
 from __future__ import annotations
@@ -23,6 +24,11 @@ def message_bytes(message: Message) -> int:
         size += len(message.origin.data or b"")
         size += sum(map(len, message.origin.envelope.targets)) + _TARGET_BYTES * len(message.origin.envelope.targets)
     return size
+
+
+def _name_of(uri: str) -> str:
+    """The URI of a client without its type."""
+    return uri.rpartition("/")[0]
 
 
 class _Share:
@@ -57,9 +63,10 @@ class HeldMessages:
         self.count += 1
         self.bytes += cost
         if not message.is_own:
-            share = self._senders.get(message.sender)
+            name = _name_of(message.sender)
+            share = self._senders.get(name)
             if share is None:
-                share = self._senders[message.sender] = _Share()
+                share = self._senders[name] = _Share()
             share.entries[held] = None
             share.bytes += cost
 
@@ -74,15 +81,19 @@ class HeldMessages:
         self.count -= 1
         self.bytes -= cost
         if not message.is_own:
-            share = self._senders[message.sender]
+            name = _name_of(message.sender)
+            share = self._senders[name]
             del share.entries[held]
             share.bytes -= cost
             if not share.entries:
-                del self._senders[message.sender]
+                del self._senders[name]
 
     def find_excess(self, sender: str) -> Held | None:
-        """The sender's longest waiting message if it is over its share, else None; a single one may be large."""
-        share = self._senders.get(sender)
+        """The longest waiting message of a sender, named by a client's URI, if it is over its share, else None.
+
+        A single message may be large.
+        """
+        share = self._senders.get(_name_of(sender))
         if share is None or len(share.entries) == 1:
             return None
         if len(share.entries) > self._sender_messages or share.bytes > self._sender_bytes:

@@ -131,7 +131,10 @@ class PcpSettings(LinkMemory, msgspec.Struct, frozen=True, kw_only=True, forbid_
     redelivery_messages: Annotated[Count, Meta(description="messages waiting for one client to reconnect")] = 1_000
     sender_queue_messages: Annotated[
         Count,
-        Meta(description="waiting messages of one sender, counted per recipient; above that its oldest are dropped"),
+        Meta(
+            description="waiting messages of one sender (a name in certificates), counted per recipient; above that its"
+            " oldest are dropped"
+        ),
     ] = 100_000
     sender_queue_bytes: Annotated[Bytes, Meta(description="bytes of the waiting messages of one sender")] = (
         128 * 1024 * 1024

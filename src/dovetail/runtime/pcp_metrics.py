@@ -58,7 +58,7 @@ class BrokerCollector(Collector):
         yield backlog
         waiting = GaugeMetricFamily(
             "dovetail_pcp_sender_queue_bytes",
-            "Bytes of queued messages by sender, largest first.",
+            "Bytes of queued messages by sender, a name in certificates, largest first.",
             labels=["client"],
         )
         for uri, _, size in broker.held.largest(MAX_NAMED_CLIENTS):
