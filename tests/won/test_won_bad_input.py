@@ -172,6 +172,18 @@ def test_create_of_an_atom_that_exists_with_another_key(pair, owner_link):
     assert_undisturbed(pair)
 
 
+def test_atoms_of_a_node_are_bounded_and_refused_ones_leave_nothing_in_memory():
+    pair = Pair(WonSettings(max_atoms=1)).connect()
+    link = Link(pair, pair.a, "owner")
+    answered = len(pair.a.core.ledger.first)
+    atom = f"{NODE_A}/atom/mallory"
+    content = c.atom_content(atom, [f"{atom}#chat"], KEYS["mallory"].public)
+    create = make(pair, T.CREATE, signer=atom, key=KEYS["mallory"], envelope=[(v.P_ATOM, f"<{atom}>")], content=content)
+    assert_refused(pair.a, Reason.QUEUE_FULL, link.send(create))
+    assert (list(pair.a.core.ledger.atoms), len(pair.a.core.ledger.first)) == ([ALICE], answered)
+    assert_undisturbed(pair)
+
+
 def test_unknown_recipient_gets_a_failure_of_the_other_node(pair):
     stranger = f"{NODE_B}/atom/nobody#chat"
     message = pair.alice.core.send_message(T.CONNECT, ALICE_CHAT, stranger, pair.world.now)

@@ -216,6 +216,8 @@ class Node:
         atom = message.sender or ""
         if message.type in v.CONNECTION_TYPES and node != self.uri and not self._outboxes.make_room(node, atom):
             raise RemoteProtocolError(Reason.QUEUE_FULL, f"too many messages wait for {node} or for other nodes")
+        if message.type is MessageType.CREATE and len(self.ledger.atoms) >= self.settings.max_atoms:
+            raise RemoteProtocolError(Reason.QUEUE_FULL, f"the node has {self.settings.max_atoms} atoms already")
 
     def _follow(self, link: Link, atom: str) -> None:
         """Send the client the answers to its new message of an atom; a known message could come from a partner."""

@@ -33,6 +33,9 @@ class WonSettings(LinkMemory, msgspec.Struct, frozen=True, kw_only=True, forbid_
     max_links_per_address: Annotated[
         int, Meta(ge=1, description="links from one address or IPv6 /64; more are refused with 503 before the upgrade")
     ] = 1024
+    max_atoms: Annotated[
+        int, Meta(ge=1, description="atoms of a node, deleted ones included; anybody may make one")
+    ] = 100_000
     max_held_frames: Annotated[int, Meta(ge=1, le=65536, description="frames of one link waiting for a key")] = 256
     max_held_bytes: Annotated[
         int, Meta(ge=4096, description="bytes of all frames waiting for keys; at most an eighth of `memory_bytes`")
