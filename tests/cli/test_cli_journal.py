@@ -53,6 +53,15 @@ def run(capsys, *arguments):
     return code, captured.out, captured.err
 
 
+def test_a_folder_with_one_journal_stands_for_it(site, capsys):
+    code, out, _ = run(capsys, "journal", "tail", "-n", 1, site / "journals")
+    assert (code, out) == run(capsys, "journal", "tail", "-n", 1, site / "journals" / "broker.journal")[:2]
+    assert code == 0
+    shutil.copy(site / "journals" / "broker.journal", site / "journals" / "other.journal")
+    code, _, said = run(capsys, "journal", "tail", site / "journals")
+    assert (code, said) == (2, f"dovetail: {site}/journals has 2 journals, expected one: name it\n")
+
+
 def test_the_size_of_a_live_journal_includes_what_is_not_in_its_file_yet(tmp_path, capsys):
     create_signing_key(tmp_path, SERVER)
     key = load_signing_key(tmp_path / "pcp_broker.example_server.skey")

@@ -21,7 +21,7 @@ from dovetail.cli.journal_input import (
     known_elsewhere,
     load_agreement,
     load_checkpoint,
-    one_known,
+    one_journal,
     seen_by_witness,
 )
 from dovetail.cli.option_groups import takes_groups
@@ -127,7 +127,7 @@ def tail(
 
     if follow and until is not None:
         raise UsageError("--follow never ends and --until does; give only one")
-    path = path or one_known()
+    path = one_journal(path)
     with JournalReader.open(path) as reader:
         start = max(0, reader.size - count)
         if first is not None:

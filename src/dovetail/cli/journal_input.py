@@ -29,13 +29,13 @@ def find_given(given: list[Path] | None) -> list[Path]:
     return found
 
 
-def one_known() -> Path:
-    """The one journal of the context."""
+def one_journal(given: Path | None) -> Path:
+    """The journal named, the only one in the directory named, or that of the context."""
     from dovetail.model.errors import UsageError
 
-    found = find_given(None)
+    found = find_given(None if given is None else [given])
     if len(found) > 1:
-        raise UsageError(f"the context has {len(found)} journals, expected one: name it")
+        raise UsageError(f"{given or 'the context'} has {len(found)} journals, expected one: name it")
     return found[0]
 
 

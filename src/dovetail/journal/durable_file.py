@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -22,7 +23,8 @@ def replace_file(path: Path, data: bytes, mode: int = 0o666) -> None:
             os.fsync(file.fileno())
         temporary.replace(path)
     except BaseException as error:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # it may be the reason itself: a directory that may not be written
+            temporary.unlink()
         if isinstance(error, OSError):
             raise OSError(error.errno, error.strerror, str(path)) from None
         raise
