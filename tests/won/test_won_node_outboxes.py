@@ -106,9 +106,13 @@ def test_node_that_is_back_takes_what_is_sent_after_a_failure(is_restarted):
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
-def test_response_that_comes_after_its_message_was_given_up_still_counts(is_restarted):
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_response_that_comes_after_its_message_was_given_up_still_counts(is_restarted, is_refused):
     pair = Pair(WonSettings(message_lifetime_ms=60_000)).connect()
-    message = pair.say(run=False)
+    if is_refused:
+        pair.bob.core.change(T.DEACTIVATE, pair.world.now)
+        pair.run()
+    message = pair.say(T.CONNECT, run=False)
     while pair.world.step(pair.alice) or pair.world.step(pair.a):
         pass
     frames = [item.frames[0] for item in pair.b.core.to_send() if isinstance(item, SendFrames)]
@@ -122,8 +126,11 @@ def test_response_that_comes_after_its_message_was_given_up_still_counts(is_rest
     second = next(data for data in frames if len(decode_bundle(data).messages) == 1)
     pair.a.core.receive_frame(second, "late", pair.world.now)
     pair.world.pass_time(120)
-    assert pair.state(pair.alice, message) is ChainState.COMPLETE
+    assert pair.state(pair.alice, message) is (ChainState.FAILED if is_refused else ChainState.COMPLETE)
+    detail = pair.alice.core.conversations.deliveries[message.uri].detail
+    assert detail == (f"atom_inactive: {BOB} is not active" if is_refused else None)
     assert pair.a.rejections() == [Reason.UNREACHABLE_NODE], "the reason why it was undeliverable"
+    assert pair.alice.rejections() == []
 
 
 def test_dead_destinations_are_dialled_a_few_at_a_time():

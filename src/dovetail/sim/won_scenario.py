@@ -23,7 +23,7 @@ from dovetail.sim.randomness import draw_between
 from dovetail.sim.scenario import Setting
 from dovetail.sim.world import World
 from dovetail.won import events as e
-from dovetail.won.chain import ChainState
+from dovetail.won.chain import ChainState, is_undeliverable_notice
 from dovetail.won.connection import ConnectionState
 from dovetail.won.conversation import Delivery
 from dovetail.won.integrity import check_conversation
@@ -50,6 +50,9 @@ HOSTILE = {
     "max_deferred": (1, 4),
 }
 """Limits of a hostile world; each is drawn from this range by the seed."""
+IMPATIENT = {"response_timeout_ms": (100, 1_000), "message_lifetime_ms": (200, 8_000)}
+IMPATIENT_SHARE = 0.3
+"""Of hostile worlds: nodes give up what others do not answer soon."""
 OWNERS_PER_NODE = 2
 MIN_NODES, MAX_NODES = 2, 5
 PAUSE_US = (20_000, 120_000)
@@ -88,7 +91,10 @@ class WonScenario:
             if self._chance.random() < LATE_SHARE
         }
         limits = world.randomness.stream("limits")
-        small = {name: draw_between(limits, *bounds) for name, bounds in HOSTILE.items()} if setting.is_hostile else {}
+        bounds = HOSTILE if setting.is_hostile else {}
+        if setting.is_hostile and world.randomness.stream("patience").random() < IMPATIENT_SHARE:
+            bounds = HOSTILE | IMPATIENT
+        small = {name: draw_between(limits, *ends) for name, ends in bounds.items()}
         self.settings = msgspec.structs.replace(SETTINGS, **small)
         self._may_fail = setting.is_hostile
         self._changes = world.randomness.stream("changes")
@@ -258,21 +264,25 @@ class WonScenario:
         """Incomplete chains, copies that differ, logs that do not verify, unexpected refusals."""
         found = check_journals(hops, [check_taken_once])
         copies = {name: _read_messages(journal) for name, journal in hops.items()}
+        given_up = _find_given_up(copies)
         early = self._find_early(copies)
         keys = {uri: self._key(uri).public for uri in (*self.nodes.values(), *self.atoms.values())}
         for name, owner in self.owners().items():
             for uri, delivery in owner.conversations.deliveries.items():
-                found += self._check_delivery(name, uri, delivery, copies, early)
+                if uri not in given_up:
+                    found += self._check_delivery(name, uri, delivery, copies, early)
             found += [
                 Finding(rule="integrity", server=name, seq=None, detail=f"{f.kind} {f.uri}: {f.detail}")
                 for f in check_conversation([message.raw for message in copies[name].values()], keys)
+                if f.uri not in copies[name] or copies[name][f.uri].responding_to not in given_up
             ]
-        found += self._check_outcomes(hops, copies)
+        found += self._check_outcomes(hops, copies, given_up)
         for name in self.nodes:
             found += _check_times(name, copies[name])
         # A key cannot be fetched while its node is away; the sender of the frame sends it again.
         allowed = {Reason.UNKNOWN_KEY, Reason.UNKNOWN_ATOM, *((Reason.QUEUE_FULL,) if self._may_fail else ())}
         allowed |= set(REFUSALS_OF_CHANGES if self._is_changing else ())
+        allowed |= {Reason.BAD_REFERENCE} if given_up else set()
         known = {message.address: message.uri for part in copies.values() for message in part.values()}
         for name, journal in hops.items():
             found += [
@@ -333,14 +343,22 @@ class WonScenario:
         ]
 
     def _check_outcomes(
-        self, hops: Mapping[str, Sequence[Hop]], copies: Mapping[str, Mapping[str, Message]]
+        self,
+        hops: Mapping[str, Sequence[Hop]],
+        copies: Mapping[str, Mapping[str, Message]],
+        given_up: set[str | None],
     ) -> list[Finding]:
-        """Check that what a node accepted was either handed to the recipient's owner or refused to its sender, once."""
+        """Check that what a node accepted was either handed to the recipient's owner or refused to its sender, once.
+
+        A node that gives a message up cannot know whether the other one has it: then that is an outcome only if there
+        is no other.
+        """
         outcomes: Counter[Owed] = Counter()
         owed: dict[Owed, str] = {}
         for name, uri in self.nodes.items():
             known = {message.address: message for message in copies[name].values()}
-            refused = {m.responding_to for m in known.values() if m.type is MessageType.FAILURE}
+            failures = [m for m in known.values() if m.type is MessageType.FAILURE]
+            refused = {m.responding_to for m in failures if not is_undeliverable_notice(m)}
             for hop in hops[name]:
                 message = known.get(hop.message)
                 if message is None or message.type not in CONNECTION_TYPES:
@@ -351,6 +369,7 @@ class WonScenario:
                     owed[key] = uri
                     outcomes[key] += message.uri in refused
                 outcomes[key] += hop.stage is Stage.DELIVERED and hop.counterpart == message.recipient
+        outcomes.update(key for key in owed if key[0] in given_up and not outcomes[key])
         return check_one_outcome(owed, outcomes)
 
     def facts(self) -> dict[str, int]:
@@ -398,6 +417,11 @@ def _check_times(name: str, messages: Mapping[str, Message]) -> list[Finding]:
         for message, parent in references
         if parent.signer == message.signer and parent.timestamp_ms > message.timestamp_ms
     ]
+
+
+def _find_given_up(copies: Mapping[str, Mapping[str, Message]]) -> set[str | None]:
+    """Messages that a node gave up. The other node may have one, if only its response was lost: see won.md."""
+    return {m.responding_to for part in copies.values() for m in part.values() if is_undeliverable_notice(m)}
 
 
 def _read_messages(journal: Sequence[Hop]) -> dict[str, Message]:

@@ -126,15 +126,18 @@ class Chain(msgspec.Struct, kw_only=True):
         """True if another response is inconsistent with the existing ones.
 
         A node answers once. A failure of the recipient's node may follow s1, and so may the undeliverable notice;
-        s2 may still come after that.
+        the recipient's node may still answer after that, and an s1 that waited for a key may be taken after it.
         """
         role = role_of(response)
+        has_failed = self.failure is not None and not self.is_undeliverable
         if role is Role.SECOND:
-            return self.second is not None or (self.failure is not None and not self.is_undeliverable)
+            return self.second is not None or has_failed
         if role is not Role.FAILURE:
-            return self.first is not None or self.failure is not None
-        if is_undeliverable_notice(response) or not is_by_senders_node(response):
+            return self.first is not None or has_failed
+        if is_undeliverable_notice(response):
             return self.second is not None or self.failure is not None
+        if not is_by_senders_node(response):
+            return self.second is not None or has_failed
         return self.first is not None or self.failure is not None
 
     @property

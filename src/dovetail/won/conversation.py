@@ -114,10 +114,12 @@ class Conversations:
         if role is Role.SECOND and chain.first not in response.previous:
             raise RemoteProtocolError(Reason.BAD_REFERENCE, f"{response.uri} does not reference {chain.first}")
         chain.add(role, response.uri)
-        chain.is_undeliverable = is_undeliverable_notice(response)
-        delivery.detail = response.text if role is Role.FAILURE else None
-        if role is not Role.FAILURE:
+        if role is Role.FAILURE:
+            chain.is_undeliverable = is_undeliverable_notice(response)
+            delivery.detail = response.text
+        else:
             successes.add(response.uri)
+            delivery.detail = None if role is Role.SECOND else delivery.detail
         # The connection state follows our messages when our node has stored them, the partner's with s2.
         if conversation is not None and role is (Role.FIRST if delivery.is_own else Role.SECOND):
             conversation.state = next_state(conversation.state, delivery.type, from_partner=not delivery.is_own)
