@@ -271,6 +271,48 @@ def test_without_room_for_wants_a_cut_list_is_continued_later():
     assert decode_message(message).start_ms == query.start_ms + 11
 
 
+def test_an_answer_of_many_lists_goes_on_where_it_stopped_if_one_is_lost():
+    asking = Asking(1)
+    gossip = asking.gossip
+
+    def ask(answers_until_ms: int | None) -> PullRange:
+        """The next question, answered by a list up to then, or not at all."""
+        if not gossip.outbox:
+            asking.now = max(asking.now, gossip.due_us)
+            gossip.handle_timer(asking.now, has_room)
+        ((contact, message),) = gossip.outbox
+        gossip.outbox = []
+        query = decode_message(message)
+        assert isinstance(query, PullRange)
+        if answers_until_ms is not None:
+            answer = RangeList(query.ticket, query.start_ms, answers_until_ms, ())
+            question = gossip.claim(answer, contact, asking.now)
+            assert question is not None
+            gossip.receive_list(answer, question, asking.now, 1, has_room=True)
+        return query
+
+    half_ms = START // 1000 - LIFETIME_MS // 2
+    first = ask(half_ms)
+    assert [ask(None).start_ms for _ in range(3)] == [half_ms + 1] * 3
+    last = ask(START // 1000 + 70_000)
+    assert (first.start_ms, last.start_ms) == (START // 1000 - LIFETIME_MS, half_ms + 1)
+    (contact,) = asking.contacts.known
+    assert contact.watermark_ms == START // 1000, "when the first of the lists was asked for"
+
+
+def test_an_answer_that_stopped_long_ago_begins_again():
+    asking = Asking(1)
+    asking.gossip.handle_timer(START, has_room)
+    contact, message = asking.gossip.outbox.pop()
+    query = decode_message(message)
+    cut = RangeList(query.ticket, query.start_ms, query.start_ms + 10, ())
+    asking.gossip.receive_list(cut, asking.gossip.claim(cut, contact, START), START, 170, True)
+    for seconds, start_ms in ((60, query.start_ms + 11), (61, query.start_ms + 61_000)):
+        asking.gossip.outbox.clear()
+        asking.gossip.handle_timer(START + seconds * SECOND, has_room)
+        assert decode_message(asking.gossip.outbox[0][1]).start_ms == start_ms
+
+
 def test_a_late_list_does_not_set_the_watermark_back():
     asking = Asking(1)
     asking.gossip.handle_timer(START, has_room)

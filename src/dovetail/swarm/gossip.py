@@ -8,7 +8,8 @@ older timestamps when their composer's clock is slow, so the overlap follows the
 Messages that the partner itself received later than that are listed anyway (`late_messages`), so that none falls
 between two questions. From time to time a question reaches back `DEEP_MS`, twice that, and so on up to the longest
 lifetime; each depth is asked so rarely that all depths together cost little. After 1 s without an answer the next
-partner is asked; a list that arrives later is still used (`tickets`).
+partner is asked; a list that arrives later is still used (`tickets`). An answer of many lists goes on where it stopped
+when the partner is asked next: with losses, one that began again each time would never get to the end.
 
 A contact that sends UEP-12 messages and is not validated is challenged: it is asked for everything, once in 5 s, and
 the ticket in its list proves its address. The tickets of challenges are kept with the contacts, so that strangers
@@ -43,6 +44,9 @@ DEEP_PAUSE: Final = 8
 """A question of a given depth is asked at most once in this many times its depth."""
 FULL_SYNCS: Final = 2
 MAX_PREFERRED: Final = 8
+MAX_UNFINISHED: Final = 8
+RESUME_WITHIN_US: Final = 60 * SECOND_US
+"""For longer than this a partner names what reached it late (`late_messages`): lists before need no repetition."""
 RETURN_ATTEMPTS: Final = 8
 """Questions to a contact that was away for longer than `NEW_PARTNER_MS`: at 30 % loss every other one is answered. A
 contact that was away for less is asked once; others have the same messages."""
@@ -65,6 +69,8 @@ class Gossip:
         self._max_future_ms = max_future_ms
         self._tickets = Tickets()
         self._paused: Question | None = None
+        self._unfinished: dict[Endpoint, tuple[Question, int]] = {}
+        """What the last list of a partner left to be asked, and when it came."""
         self._turn = 0
         self._full_syncs = 0
         self._late: tuple[int, int] = (0, now)
@@ -136,6 +142,7 @@ class Gossip:
         """Continue after the list that answers a claimed question; `found` of its hashes are missing here."""
         if answer.end_ms < question.end_ms:
             question.start_ms = _next_start(answer, question)
+            self._note_unfinished(question, now)
             if has_room:
                 self._ask(question, now)
             else:
@@ -146,6 +153,7 @@ class Gossip:
             # a late list must not set back the watermark of a later question
             question.contact.watermark_ms = max(question.contact.watermark_ms or 0, question.asked_ms)
             self._preferred.pop(question.contact.endpoint, None)
+            self._unfinished.pop(question.contact.endpoint, None)
         if question.is_full:
             self._full_syncs += 1
         pause = BUSY_US if found or self._preferred else IDLE_US
@@ -155,14 +163,27 @@ class Gossip:
         """The clock was set back: ask for everything again."""
         self._tickets.handle_clock_step(now)
         self._paused = None
+        self._unfinished.clear()
         self._full_syncs = 0
         self._late = (0, now)
         self._deep.clear()
         self.due_us = now
 
+    def _note_unfinished(self, question: Question, now: int) -> None:
+        if not question.is_exploration:
+            self._unfinished.pop(question.contact.endpoint, None)
+            if len(self._unfinished) >= MAX_UNFINISHED:
+                del self._unfinished[next(iter(self._unfinished))]
+            self._unfinished[question.contact.endpoint] = (question, now)
+
     def _question(self, contact: Contact, is_exploration: bool, now: int) -> Question:
         now_ms = now // 1000
         end_ms = now_ms + self._max_future_ms
+        before, at = self._unfinished.get(contact.endpoint, (None, 0))
+        if before is not None and not is_exploration and now - at <= RESUME_WITHIN_US:
+            return Question(
+                contact, before.start_ms, end_ms, before.asked_ms, is_full=before.is_full, is_exploration=False
+            )
         if self._full_syncs < FULL_SYNCS and contact.watermark_ms is None:
             start_ms = max(0, now_ms - self._lifetime_ms)
             return Question(contact, start_ms, end_ms, now_ms, is_full=True, is_exploration=False)
