@@ -68,7 +68,8 @@ class Receiving(ABC):
     async def receive(self, timeout: float | None = None) -> Message:
         """The next message since the client connected; TimedOut if none arrives in time.
 
-        Unread messages wait, up to 10,000 of them; after that the oldest are dropped, and Missed says how many.
+        Up to 10,000 unread messages, of 256 MiB together, wait; beyond that the oldest are dropped, and Missed says
+        how many.
         """
         try:
             async with asyncio.timeout(timeout):

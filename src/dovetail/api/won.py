@@ -59,6 +59,10 @@ class ConversationLog:
         return self._text.dataset()
 
 
+def _size_of(message: Message) -> int:
+    return len(message.raw)
+
+
 class WonClient(Receiving):
     """The owner of an atom. Use it with `async with`, which catches up with the node, or raises ConnectFailed at once.
 
@@ -71,7 +75,7 @@ class WonClient(Receiving):
         self._wait_s = wait
         self._timeout_s = timeout
         self._is_created = True
-        self._unread: Mailbox[Message] = Mailbox(MAX_UNREAD_MESSAGES)
+        self._unread: Mailbox[Message] = Mailbox(MAX_UNREAD_MESSAGES, _size_of)
         self._wire: OwnerClient | None = None
         self.created: Sent | None = None
         """The outcome of creating the atom, if `WonClient.create` returned this client."""
@@ -135,7 +139,7 @@ class WonClient(Receiving):
 
     async def _connect(self) -> None:
         await check_node(self.node, self._home.file.authority, self._timeout_s, self._wait_s)
-        self._unread = Mailbox(MAX_UNREAD_MESSAGES)
+        self._unread = Mailbox(MAX_UNREAD_MESSAGES, _size_of)
         wire = OwnerClient(self._home, is_created=self._is_created, observer=self._observe)
         await wire.__aenter__()
         self._wire = wire

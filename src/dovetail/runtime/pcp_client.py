@@ -109,7 +109,7 @@ class PcpClient:
         self._refusal: str | None = None
         self._replies: dict[str, asyncio.Future[Incoming]] = {}
         self._reports: dict[str, asyncio.Future[tuple[str, ...]]] = {}
-        self.unread: Mailbox[Incoming] = Mailbox(MAX_UNREAD_MESSAGES)
+        self.unread: Mailbox[Incoming] = Mailbox(MAX_UNREAD_MESSAGES, lambda message: len(message.raw))
         """Messages that are not replies to our requests."""
         self._changes: asyncio.Queue[tuple[tuple[str, int], ...] | None] | None = None
 

@@ -109,6 +109,10 @@ class Missed(msgspec.Struct, frozen=True, kw_only=True):
 Item = Message | Gap | Evidence | Missed
 
 
+def _size_of(item: Item) -> int:
+    return len(item.payload) if isinstance(item, Message) else 0
+
+
 class Subscription:
     """What a node hears from now on, for one reader: messages, gaps, evidence, and how much it missed.
 
@@ -117,7 +121,7 @@ class Subscription:
 
     def __init__(self, node: SwarmNode) -> None:
         self._node = node
-        self._mailbox: Mailbox[Item] = Mailbox(MAX_WAITING)
+        self._mailbox: Mailbox[Item] = Mailbox(MAX_WAITING, _size_of)
         self._following: Item | None = None
 
     def put(self, item: Item) -> None:
