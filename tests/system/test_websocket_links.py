@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import socket
 import struct
 from collections.abc import AsyncIterator
@@ -109,7 +110,17 @@ def side(request) -> str:
 
 
 def run(scenario) -> None:
-    asyncio.run(scenario())
+    """Run to the end, with nothing left over that asyncio would log."""
+
+    leftover: list[dict[str, object]] = []
+
+    async def watched() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: leftover.append(context))
+        await scenario()
+
+    asyncio.run(watched())
+    gc.collect()
+    assert leftover == []
 
 
 def test_messages_go_both_ways(side):

@@ -10,6 +10,7 @@ The transport's high-water mark is zero: `paused` is called as soon as the kerne
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import socket
 import ssl
@@ -462,6 +463,7 @@ async def dial(
             await _open(protocol, aiofastnet.create_connection(loop, lambda: protocol, address or host, port, **more))
             if protocol.listener is None:
                 raise ConnectionResetError
+            asyncio.ensure_future(_forget_end(protocol.transport))  # noqa: RUF006 - the transport keeps it
     except TimeoutError:
         raise ConnectFailed(url, f"did not answer within {limits.handshake.timeout_s:g} s") from None
     except OSError as error:
@@ -470,6 +472,12 @@ async def dial(
     except picows.WSError as error:
         raise ConnectFailed(url, f"refuses: {error}") from None
     return opened
+
+
+async def _forget_end(transport: picows.WSTransport) -> None:
+    """Take the error with which a dialled link ended: asyncio logs one that nobody takes. `closed` has told of it."""
+    with contextlib.suppress(picows.WSError, OSError):
+        await transport.wait_disconnected()
 
 
 async def _open(protocol: LinkProtocol, connecting: Awaitable[object]) -> None:
