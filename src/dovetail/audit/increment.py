@@ -65,6 +65,7 @@ class Increment(Refresh):
             servers=refresh.servers,
             as_of=refresh.as_of,
             size=refresh.size,
+            hops=refresh.hops,
             report=refresh.report,
             changes=changes,
         )

@@ -5,6 +5,9 @@ audit, and on inputs shared by all rows: settings, the names of the servers, the
 input has changed, or nothing was built before, all rows are computed, here. Otherwise only changed rows are
 (`increment`).
 
+In a large lake, the deliveries and chains of fabrics with few hops are computed like those of a small one: in Spark
+their many joins cost what their plan costs, however few rows they have.
+
 For small jobs, steps whose inputs are ready are planned in parallel, and their results stay in this process as Arrow
 for the steps that read them. Tables are written one after another.
 """
@@ -19,10 +22,11 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the conventional name
 
 from dovetail.audit.fabric_audit import FabricAudit
 from dovetail.audit.local_rows import from_arrow
-from dovetail.audit.session import is_one_partition, tune
+from dovetail.audit.session import SMALL_ROWS, is_one_partition, tune
 from dovetail.audit.state_tables import STORED
 from dovetail.audit.steps import Scope, Step
 from dovetail.audit.warehouse import Rows, Warehouse
@@ -76,7 +80,10 @@ class Inputs(Mapping[str, DataFrame]):
 
 @dataclass(slots=True, kw_only=True)
 class Refresh:
-    """One build of gold. `steps_of` gives the steps for some fabrics; `size` is the number of rows of the lake."""
+    """One build of gold. `steps_of` gives the steps for some fabrics; `size` is the number of rows of the lake.
+
+    `hops` is the number of hops of each fabric.
+    """
 
     spark: SparkSession
     warehouse: Warehouse
@@ -85,6 +92,7 @@ class Refresh:
     servers: DataFrame
     as_of: dt.datetime
     size: int
+    hops: Mapping[str, int]
     report: Callable[[str], None]
     _kept: list[DataFrame] = field(default_factory=list)
     _begun: dict[str, Future[Rows]] = field(default_factory=dict)
@@ -96,10 +104,11 @@ class Refresh:
         inputs = Inputs(self.spark, {name: self.warehouse.take(name) for name in SILVER} | {"servers": self.servers})
         for name in absent(steps):
             inputs[name] = STORED[name].arrow.empty_table()
+        few = self._few()
         for step in steps:
             self.report(step.name)
             self.begin(steps, inputs)
-            rows = self.build(step, inputs)
+            rows = self._build_apart(step, few, inputs) if few and step.is_apart else self.build(step, inputs)
             if step.scope is not Scope.PASSING:
                 self.warehouse.overwrite(step.name, rows)
             is_here = step.scope is Scope.PASSING or isinstance(rows, pa.Table)
@@ -127,6 +136,37 @@ class Refresh:
         if is_one_partition(self.spark) or step.scope is Scope.WHOLE or step.least:  # small in any lake
             return rows.toArrow().cast(step.table.arrow)
         return self.keep(rows) if step.scope is Scope.PASSING else rows
+
+    def _few(self) -> list[FabricAudit]:
+        """The fabrics of a large lake with so few hops that a small plan costs less.
+
+        Those of communities have a row for each message and server, and one without chains has no joins to speak of.
+        """
+        few: list[FabricAudit] = []
+        left = 0 if is_one_partition(self.spark) else SMALL_ROWS
+        for audit in self.audits:
+            hops = self.hops.get(audit.name, 0)
+            if audit.community is None and audit.chains is not None and hops <= left:
+                few.append(audit)
+                left -= hops
+        return few
+
+    def _build_apart(self, step: Step, few: Sequence[FabricAudit], inputs: Inputs) -> Rows:
+        """The result of a step, that of these fabrics computed in this process and with a plan of its own."""
+        names = [audit.name for audit in few]
+        others = [audit for audit in self.audits if audit not in few]
+        (own, *_), rest = ([one for one in self.steps_of(part) if one.name == step.name] for part in (few, others))
+        given: dict[str, Rows] = {}
+        for table in own.inputs:
+            rows = inputs[table]
+            given[table] = (rows.where(F.col("fabric").isin(names)) if "fabric" in rows.columns else rows).toArrow()
+        tune(self.spark, 0)
+        made = _plan(own, Inputs(self.spark, given), self.as_of)
+        tune(self.spark, self.size)
+        made_rest = self.build(rest[0], inputs) if rest else made
+        if isinstance(made_rest, pa.Table):
+            return made
+        return made_rest.unionByName(from_arrow(self.spark, made, step.table.schema))
 
     def keep(self, rows: DataFrame) -> DataFrame:
         """Persist rows that several plans read, so that Spark computes them once."""

@@ -11,6 +11,7 @@ import datetime as dt
 import hashlib
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -239,6 +240,7 @@ class _Gold:
             servers=from_arrow(spark, known, SERVERS_TABLE.schema),
             as_of=to_datetime(self.run.as_of_us),
             size=size,
+            hops=_hops_by_fabric(self.facts.files),
             report=report,
         )
         overdue_us = self.run.as_of_us - loss_timeout_us
@@ -355,6 +357,13 @@ def _starts(files: Iterable[FileFact]) -> list[tuple[str, int]]:
             starts.append((server, part.first_seq))
         following = server, part.last_seq + 1
     return starts
+
+
+def _hops_by_fabric(files: Iterable[FileFact]) -> Counter[str]:
+    hops: Counter[str] = Counter()
+    for fact in files:
+        hops[fact.fabric] += 0 if fact.part is None else fact.part.rows
+    return hops
 
 
 def _spread(facts: BatchFacts) -> int:

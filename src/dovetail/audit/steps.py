@@ -91,6 +91,8 @@ class Step:
     needs: Mapping[str, pc.Expression | None] = field(default_factory=dict)
     """Inputs without which there are no rows, and which of their rows count."""
     is_dated: bool = False
+    is_apart: bool = False
+    """Whether rows of a fabric depend on no other, and fabrics with few of them are worth a plan of their own."""
     expiring: tuple[str, str] | None = None
     """A column that becomes false when the time in another has passed, whatever else happens to its row."""
 
@@ -140,6 +142,7 @@ def gold_steps(
             partial(_deliveries, loss_timeout_us=loss_timeout_us, audits=audits),
             Scope.LINKED,
             is_dated=True,
+            is_apart=True,
         ),
         Step(
             schemas.LATENCY,
@@ -154,6 +157,7 @@ def gold_steps(
             partial(chains, audits=with_chains),
             Scope.LINKED,
             needs={"messages": chained},
+            is_apart=True,
         ),
         Step(
             SUSPECT_LINKS,
