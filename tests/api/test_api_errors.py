@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 import dovetail
+from dovetail.swarm.settings import SwarmSettings
 from tables_on_disk import write_tables
 
 pytestmark = pytest.mark.system
@@ -64,6 +65,16 @@ def port_of(site):
     return int(site.url.rpartition(":")[2].partition("/")[0])
 
 
+def sealed(site, place):
+    lake = dovetail.open_lake(place / "sealed")
+    lake.seal(site.journals)
+    return lake
+
+
+SWARM = SwarmSettings(name="s", work=1000)
+IN_A_FILE = "/dev/null/x"
+BY_THE_SYSTEM = {"seal into a file", "prove by a file", "join in a file"}
+"""The cause is the error of the operating system."""
 WITHOUT = {
     "scheme": (lambda s, p: dovetail.connect("gopher://x", "y"), dovetail.UsageError),
     "empty url": (lambda s, p: dovetail.connect("", ANN), dovetail.UsageError),
@@ -144,12 +155,19 @@ WITHOUT = {
     "seal nothing": (lambda s, p: dovetail.open_lake(p / "l").seal(p / "no"), dovetail.DovetailError),
     "seal garbage": (lambda s, p: dovetail.open_lake(p / "l").seal(p / "garbage"), dovetail.DovetailError),
     "audit nothing": (lambda s, p: dovetail.open_lake(p / "no").audit(p / "t"), dovetail.AuditError),
+    "seal into a file": (lambda s, p: dovetail.open_lake(IN_A_FILE).seal(s.journals), dovetail.AuditError),
+    "prove by a file": (lambda s, p: dovetail.Receipt.build(NOBODY, lake=IN_A_FILE), dovetail.ReceiptError),
+    "join in a file": (lambda s, p: dovetail.SwarmPeer.join(SWARM, IN_A_FILE), dovetail.ConfigError),
+    "wait less than nothing": (lambda s, p: sealed(s, p).audit(p / "t", loss_timeout=-1), dovetail.UsageError),
     "no tables": (lambda s, p: dovetail.open_tables(p / "no"), dovetail.AuditError),
     "tables in a file": (lambda s, p: dovetail.open_tables(p / "garbage"), dovetail.AuditError),
     "no run": (lambda s, p: dovetail.open_tables(p / "tables", run=99), dovetail.AuditError),
     "no table": (lambda s, p: tables(p)["nope"], dovetail.AuditError),
     "no trace": (lambda s, p: tables(p).why(NOBODY), dovetail.AuditError),
     "a trace of what": (lambda s, p: tables(p).why("!!"), dovetail.DovetailError),
+    "a trace of no type": (lambda s, p: tables(p).why(5), dovetail.UsageError),
+    "conditions of no type": (lambda s, p: tables(p)["findings"].arrow("seq=1"), dovetail.UsageError),
+    "a value of no type": (lambda s, p: tables(p)["findings"].arrow({"seq": object()}), dovetail.UsageError),
     "no column": (lambda s, p: tables(p)["findings"].arrow({"nope": 1}), dovetail.UsageError),
     "no row": (lambda s, p: list(tables(p)["findings"].rows({"nope": 1})), dovetail.UsageError),
     "send unconnected": (lambda s, p: started(lambda: dovetail.connect(s.url, ANN).send(ANN)), dovetail.Closed),
@@ -176,6 +194,8 @@ def test_without_what_it_needs(site, place, name, tmp_path, monkeypatch):
     if name == "another version":
         assert str(raised.value).endswith("; is this its path for version 2?")
     assert raised.value.retriable is (kind is dovetail.ConnectFailed or name == "port in use")
+    if name in BY_THE_SYSTEM:
+        assert isinstance(raised.value.__cause__, OSError)
 
 
 ATOM = "http://127.0.0.1:1/won/resource/atom/ben#chat"
@@ -196,6 +216,8 @@ CONNECTED = {
     "socket with two names": ("won:ann", lambda ann: ann.send(f"{ATOM}#more", "x"), dovetail.UsageError),
     "socket with a wrong escape": ("won:ann", lambda ann: ann.open(f"{ATOM}%zz"), dovetail.UsageError),
     "socket of no type": ("won:ann", lambda ann: ann.open(5), dovetail.UsageError),
+    "home in a file": ("won:ann", lambda ann: dovetail.WonClient.create(ann.node, IN_A_FILE), dovetail.ConfigError),
+    "sockets that are a text": ("won:ann", lambda ann: ann.replace(sockets="chat"), dovetail.UsageError),
     "new sockets": ("won:ann", lambda ann: ann.replace(sockets=["a", ""]), dovetail.UsageError),
     "too long": ("won:ann", lambda ann: ann.send(ATOM, "x" * 1_000_000), dovetail.DovetailError),
     "description": ("won:ann", lambda ann: ann.replace(content=b"<"), dovetail.DovetailError),

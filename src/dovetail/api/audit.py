@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from dovetail.api.failures import files_as
+from dovetail.api.values import check_text
 from dovetail.lake.location import Location, is_url, open_store
-from dovetail.model.errors import MissingExtra, NoSuchTable
+from dovetail.model.errors import AuditError, MissingExtra, NoSuchTable, UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,6 +38,12 @@ def _explained(function: Callable[P, T]) -> Callable[P, T]:
             raise MissingExtra.explain(error) or error from None
 
     return run
+
+
+def _checked(where: Conditions | None) -> Conditions:
+    if not isinstance(where, Mapping | None):
+        raise UsageError(f"conditions of type {type(where).__name__}, expected columns and their values")
+    return where or {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +119,7 @@ class Tables(Mapping[str, Table]):
             raise NoSuchTable(f"there is no table {name!r}; there are {', '.join(self._names)}")
 
         def read(where: Conditions | None) -> pa.Table:
-            return self._opened.read(name, where=self._opened.equals(name, where or {}))
+            return self._opened.read(name, where=self._opened.equals(name, _checked(where)))
 
         def spark(session: Any) -> Any:
             return spark_frame(session, self._opened, name)
@@ -129,7 +137,9 @@ class Tables(Mapping[str, Table]):
         """The trace of one message: every hop, and where and why it stopped."""
         from dovetail.audit.message_trace import trace_message
 
-        record = trace_message(self._opened, message.hex() if isinstance(message, bytes) else message)
+        record = trace_message(
+            self._opened, message.hex() if isinstance(message, bytes) else check_text(message, "message")
+        )
         return MessageTrace(record["address"], record)
 
 
@@ -156,6 +166,7 @@ class Lake:
     def _store(self) -> Store:
         return open_store(self.path)
 
+    @files_as(AuditError)
     def seal(self, journals: Path | str | Iterable[Path | str]) -> list[Manifest]:
         """Seal what is signed and not sealed yet; returns one manifest for each journal with something new."""
         from dovetail.journal.folder import find_journals
@@ -179,13 +190,14 @@ class Lake:
         files = [file.path for each in snapshot(store).manifests() for file in each.files]
 
         def read(where: Conditions | None) -> pa.Table:
-            wanted = rows_with(LAKE_SCHEMA, where or {})
+            wanted = rows_with(LAKE_SCHEMA, _checked(where))
             parts = [pq.read_table(store.open(file), schema=LAKE_SCHEMA, filters=wanted) for file in files]
             return pa.concat_tables([LAKE_SCHEMA.empty_table(), *parts])
 
         return Table("hops", read, lambda session: session.read.parquet(*map(store.url, files)))
 
     @_explained
+    @files_as(AuditError)
     def audit(
         self,
         tables: Location,
@@ -202,6 +214,8 @@ class Lake:
         from dovetail.audit.settings import load_settings
         from dovetail.lake.snapshot import check_lake, snapshot
 
+        if not loss_timeout >= 0:
+            raise UsageError(f"a loss timeout of {loss_timeout} s, expected 0 or more")
         lake = check_lake(self.path)
         trusted = [trust] if isinstance(trust, Path | str) else trust
         settings = load_settings(

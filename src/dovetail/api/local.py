@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from anyio.from_thread import start_blocking_portal
 
+from dovetail.api.failures import files_as
 from dovetail.api.values import check_text
 from dovetail.journal.journal import JournalOptions
 from dovetail.keys.files import make_private_directory
@@ -62,7 +63,8 @@ class Site:
             if "pcp" in chosen:
                 check_port("tcp", HOST, port)
             if directory is None:
-                directory = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="dovetail-")))
+                with files_as(ConfigError):
+                    directory = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="dovetail-")))
             self.directory = Path(directory)
             try:
                 make_private_directory(self.directory)

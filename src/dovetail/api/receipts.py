@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from dovetail.api.failures import files_as
 from dovetail.api.values import check_text
 from dovetail.journal.durable_file import replace_file
 from dovetail.journal.hop_source import HopSource
@@ -17,7 +18,7 @@ from dovetail.journal.verify import verify_journal as _verify_journal
 from dovetail.keys.files import read_bounded
 from dovetail.keys.signing import load_verifier_keys
 from dovetail.model.address import Address
-from dovetail.model.errors import ReceiptError, UsageError
+from dovetail.model.errors import JournalError, ReceiptError, UsageError
 from dovetail.receipt.build import BuildOptions, build_receipt
 from dovetail.receipt.consistency import View
 from dovetail.receipt.format import MAX_RECEIPT_BYTES, Delivery, decode_receipt, notes_of
@@ -45,6 +46,7 @@ class Receipt:
     """What a user should know about how it was built."""
 
     @classmethod
+    @files_as(ReceiptError)
     def build(
         cls,
         address: str,
@@ -112,6 +114,7 @@ class Receipt:
         return verify_receipt(self.data, trusted, policy, others)
 
 
+@files_as(JournalError)
 def verify_journal(path: Path | str, *, trust: Paths = ()) -> Verdict:
     """Recompute every hash and signature of a journal; the verdict names the first bad row."""
     return _verify_journal(Path(path), trusted=load_trust(trust))

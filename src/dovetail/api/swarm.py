@@ -14,9 +14,19 @@ from typing import Any, ClassVar, Literal, Protocol
 
 import msgspec
 
+from dovetail.api.failures import files_as
 from dovetail.api.receiving import Receiving
 from dovetail.api.values import Message, Sent, is_utf8, moment
-from dovetail.model.errors import Closed, ConnectFailed, DovetailError, Missed, TimedOut, UsageError
+from dovetail.model.errors import (
+    Closed,
+    ConfigError,
+    ConnectFailed,
+    DovetailError,
+    JournalError,
+    Missed,
+    TimedOut,
+    UsageError,
+)
 from dovetail.model.times import to_us
 from dovetail.runtime.clock import now_us
 from dovetail.runtime.swarm_control import CONTROL_FILE, LAST_MS, MAX_REQUEST_BYTES, Request, describe_item
@@ -83,6 +93,7 @@ class SwarmPeer(Receiving):
         self._reading = asyncio.Lock()
 
     @classmethod
+    @files_as(ConfigError)
     def join(
         cls,
         settings: SwarmSettings | Path | str,
@@ -124,7 +135,8 @@ class SwarmPeer(Receiving):
             if self._is_begun:
                 raise Closed("the peer has ended: `join` again")
             self._is_begun = True
-            await self._node.__aenter__()
+            with files_as(JournalError):
+                await self._node.__aenter__()
         self._is_open = True
         self._reading = asyncio.Lock()
         try:

@@ -11,10 +11,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from dovetail.api.failures import files_as
 from dovetail.api.receiving import Receiving
 from dovetail.api.values import Message, Outcome, Sent, check_text, is_utf8, moment
 from dovetail.model.address import parse_address, parse_prefix
-from dovetail.model.errors import Closed, ConnectFailed, DovetailError, RemoteProtocolError, UsageError
+from dovetail.model.errors import (
+    Closed,
+    ConfigError,
+    ConnectFailed,
+    DovetailError,
+    JournalError,
+    RemoteProtocolError,
+    UsageError,
+)
 from dovetail.runtime.http import probe
 from dovetail.runtime.mailbox import MAX_UNREAD_MESSAGES, Mailbox
 from dovetail.runtime.tls import client_context
@@ -102,7 +111,8 @@ class WonClient(Receiving):
         description = read_description(content, atom) if content is not None else ()
         file = _atom_file(atom, sockets, authority)
         await check_node(node, file.authority, timeout, wait)
-        owned = OwnerHome.create(Path(home), file)
+        with files_as(ConfigError):
+            owned = OwnerHome.create(Path(home), file)
         creating = cls(owned.directory, timeout=timeout)
         creating._is_created = False
         async with creating:
@@ -119,7 +129,8 @@ class WonClient(Receiving):
         """A further client of the atom whose owner's directory is `first`, with the same key in `home`."""
         known = OwnerHome(Path(first))
         await check_node(node_of_atom(known.file.atom), known.file.authority, timeout, wait)
-        made = OwnerHome.create(Path(home), known.file, known.private_key)
+        with files_as(ConfigError):
+            made = OwnerHome.create(Path(home), known.file, known.private_key)
         return cls(made.directory, wait=wait, timeout=timeout)
 
     @property
@@ -140,7 +151,8 @@ class WonClient(Receiving):
     async def _connect(self) -> None:
         await check_node(self.node, self._home.file.authority, self._timeout_s, self._wait_s)
         self._unread = Mailbox(MAX_UNREAD_MESSAGES, _size_of)
-        wire = OwnerClient(self._home, is_created=self._is_created, observer=self._observe)
+        with files_as(JournalError):
+            wire = OwnerClient(self._home, is_created=self._is_created, observer=self._observe)
         await wire.__aenter__()
         self._wire = wire
         try:
@@ -343,6 +355,8 @@ def _atom_file(atom: str, sockets: Sequence[str], authority: Path | str | None) 
 
 
 def _socket_uris(atom: str, names: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(names, str):
+        raise UsageError(f"sockets {names[:80]!r}, expected a sequence of names")
     uris = tuple(f"{atom}#{name}" for name in names)
     for uri in uris:
         check_target(uri)

@@ -331,7 +331,7 @@ def rows_with(schema: pa.Schema, conditions: Mapping[str, Any], with_id: WithId 
         index = schema.get_field_index(column)
         try:
             each.append(_equals(schema.field(index).type, column, value, with_id))
-        except (ValueError, pa.ArrowException) as error:
+        except (ValueError, TypeError, pa.ArrowException) as error:
             raise UsageError(f"{column}: {error}") from None
     return reduce(and_, each) if each else None
 
