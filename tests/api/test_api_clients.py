@@ -8,6 +8,7 @@ import hashlib
 import inspect
 import itertools
 import socket
+import sqlite3
 import tempfile
 import threading
 from pathlib import Path
@@ -580,6 +581,23 @@ def test_a_client_is_open_once_and_in_one_event_loop(site, identity):
             await asyncio.to_thread(asyncio.run, elsewhere())
             await STILL_WORKS[fabric](client)
         await client.__aexit__(None, None, None)  # closing it twice is once too often, but harmless
+
+    run(work())
+
+
+def test_an_owner_whose_journal_cannot_be_written_says_so_in_time(site):
+    """As when the disk is full: it waited for ever, and `timeout` was for the node's answer only."""
+    client = site.won("ella", timeout=60)
+
+    async def work():
+        async with nothing_left(), client:
+            with contextlib.closing(sqlite3.connect(client._home.journal_path, isolation_level=None)) as other:
+                other.execute("BEGIN IMMEDIATE")
+                client._timeout_s = 0.5
+                with pytest.raises((dovetail.TimedOut, dovetail.JournalError), match="journal") as raised:
+                    await client.open(f"{site.node}/atom/cleo#chat")
+                assert raised.value.retriable
+                other.execute("ROLLBACK")
 
     run(work())
 

@@ -157,7 +157,8 @@ class WonClient(Receiving):
         self._wire = wire
         try:
             if self._is_created and not await wire.wait_registered(self._timeout_s):
-                raise ConnectFailed(self.node, f"did not answer {self.atom} within {self._timeout_s:g} s")
+                silent = ConnectFailed(self.node, f"did not answer {self.atom} within {self._timeout_s:g} s")
+                raise wire.journal.stalled or silent
         except BaseException:
             await self._disconnect(None, None, None)
             raise
@@ -266,7 +267,7 @@ class WonClient(Receiving):
         if self._wire is None:
             raise Closed("the client is not connected: use `async with`")
         self._check_loop()
-        message = await self._wire.say(action)
+        message = await self._wire.say(action, self._timeout_s)
         await self._wire.wait_settled(message.uri, self._timeout_s)
         delivery = self._wire.owner.conversations.deliveries[message.uri]
         chain = delivery.chain
@@ -279,7 +280,8 @@ class WonClient(Receiving):
             outcome = "accepted"
         reason = delivery.detail
         if reason is None and outcome == "unknown":
-            reason = f"{self.node} did not answer within {self._timeout_s:g} s"
+            stalled = self._wire.journal.stalled
+            reason = str(stalled) if stalled else f"{self.node} did not answer within {self._timeout_s:g} s"
         return Sent(
             address=message.uri,
             id=message.uri,
