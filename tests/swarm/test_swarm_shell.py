@@ -39,6 +39,7 @@ from dovetail.swarm.packet import SwarmSigner, encode_packet
 from dovetail.swarm.pow import RUN
 from dovetail.swarm.settings import SwarmSettings
 from swarm.peers import Bench, solved
+from system.up_site import free_port
 
 pytestmark = pytest.mark.system
 
@@ -395,10 +396,16 @@ def test_endpoints_round_trip():
 
 
 def test_a_port_that_is_taken_is_said(tmp_path):
+    """When a peer is made, before it has a directory; or when it starts, if the port was free until then."""
+
     async def run() -> None:
-        async with node(tmp_path / "a") as a:
-            other = node(tmp_path / "b", listen=(a.endpoints[0],))
-            port = a.endpoints[0].rpartition(":")[2]
+        port = free_port(socket.SOCK_DGRAM)
+        endpoint = f"127.0.0.1:{port}"
+        other = node(tmp_path / "b", listen=(endpoint,))
+        async with node(tmp_path / "a", listen=(endpoint,)):
+            with pytest.raises(ResourceBusy, match=f"^udp port {port} of 127.0.0.1 is in use"):
+                node(tmp_path / "c", listen=(endpoint,))
+            assert not (tmp_path / "c").exists()
             with pytest.raises(ResourceBusy, match=f"^udp port {port} of 127.0.0.1 is in use: stop the program"):
                 await other.__aenter__()
             with pytest.raises(JournalError, match="is closed"):
