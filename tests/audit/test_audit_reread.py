@@ -52,7 +52,7 @@ from dovetail.won import compose as c
 from dovetail.won.signing import SigningKey
 from lake.hostile_lakes import HONEST, continued, write_honest
 from lake.lakes import manifests_of
-from lake.test_hostile_lakes import learn_here
+from lake.test_hostile_lakes import judge_here, learn_here
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -173,6 +173,23 @@ def test_a_manifest_that_takes_the_place_of_a_forged_one_is_learnt(tmp_path):
     found = plan(lake, facts)
     assert [fact.path for fact in found.new] == [manifest_key(BROKER, 1)]
     assert (found.is_due, found.is_anew) == (True, False)
+
+
+def test_a_second_key_for_the_first_hops_leaves_no_trace_once_it_is_gone(tmp_path):
+    """While it is there nobody can tell whose key it is: it is neither forged nor believed."""
+    lake = write_honest(tmp_path)
+    (own,) = manifests_of(lake, BROKER)
+    path = lake / manifest_key(BROKER, 1)
+    other = Signer(BROKER, Ed25519PrivateKey.from_private_bytes(MALLORY))
+    path.write_bytes(encode_manifest(continued(None, other, 1, like=own)))
+    facts = learn_here(lake)
+    assert judge_here(lake)[BROKER].verdict == "broken"
+    path.unlink()
+    found = plan(lake, facts)
+    assert (len(found.known.manifests), found.is_anew) == (len(facts.manifests) - 1, False)
+    (first,) = manifest_files(lake, BROKER)
+    first.unlink()
+    assert manifest_key(BROKER, 0) in {fact.path for fact in plan(lake, facts).known.manifests}, "its files were read"
 
 
 def edit(path: Path, **changes: object) -> bytes:

@@ -165,12 +165,28 @@ def _remembered(
     if changed:
         wrong = {fact.path for fact in (*false_manifests(before.manifests, trusted), *_unreadable(before.manifests))}
         files = {fact.path: fact for fact in before.files}
+        wrong |= _of_strangers(before.manifests, files, tags)
         changed = {
             fact.path
             for fact in before.manifests
             if fact.path in changed and (fact.path in wrong or _is_corrected(lake, fact, files, tags))
         }
     return [fact for fact in before.manifests if fact.path not in changed]
+
+
+def _of_strangers(facts: Sequence[ManifestFact], files: Mapping[str, FileFact], tags: Mapping[str, str]) -> set[str]:
+    """Manifests that are gone, none of whose files could be read, with another key than those that are there."""
+    there: dict[str, set[str]] = {}
+    for fact in facts:
+        if fact.manifest is not None and fact.path in tags:
+            there.setdefault(fact.manifest.server, set()).add(fact.manifest.key)
+    return {
+        fact.path
+        for fact in facts
+        if fact.manifest is not None and fact.path not in tags
+        if fact.manifest.key not in there.get(fact.manifest.server, {fact.manifest.key})
+        if not any(file.path in files and files[file.path].part is not None for file in fact.manifest.files)
+    }
 
 
 def _is_corrected(lake: Store, known: ManifestFact, files: Mapping[str, FileFact], tags: Mapping[str, str]) -> bool:
