@@ -310,9 +310,16 @@ class SwarmPeer(Twin[_SwarmPeer]):
         """Wait until a peer of this process knows another one; raises TimedOut if none answers in time."""
         self._run(partial(self._open.linked, timeout))
 
-    def publish(self, data: bytes | str, *, ttl_epochs: int = 60, progress: Progress | None = None) -> Sent:
-        """Do the proof of work, journal the message and push it."""
-        return self._run(partial(self._open.publish, data, ttl_epochs=ttl_epochs, progress=progress))
+    def publish(
+        self,
+        data: bytes | str,
+        *,
+        ttl_epochs: int = 60,
+        timeout: float | None = 10,
+        progress: Progress | None = None,
+    ) -> Sent:
+        """Do the proof of work, journal the message and push it; `timeout` limits the wait for a full disk."""
+        return self._run(partial(self._open.publish, data, ttl_epochs=ttl_epochs, timeout=timeout, progress=progress))
 
     def events(self, since: dt.datetime | None = None) -> Iterator[Message | Gap | Evidence | Missed]:
         """All messages and gaps as they arrive; with `since`, again from there: the unexpired ones come first."""

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from dovetail.api.swarm import SwarmPeer
+from dovetail.api.swarm import SwarmPeer, _OwnPeer
 from dovetail.model.address import address_of
-from dovetail.model.errors import Missed, TimedOut
+from dovetail.model.errors import JournalFull, Missed, TimedOut
 from dovetail.runtime import swarm_control, swarm_node
 from dovetail.runtime.swarm_control import CONTROL_FILE, MAX_CLIENTS, MAX_REQUEST_BYTES, ControlServer
 from dovetail.runtime.swarm_node import SwarmNode
@@ -95,7 +95,7 @@ def test_mutated_requests_are_answered_or_refused_in_one_line(tmp_path):
 def test_requests_that_cannot_be_done_are_refused_in_one_line(tmp_path, data):
     async def act(server: ControlServer, path: Path, node: SwarmNode) -> None:
         (line,) = await ask(path, data, ends=not data)
-        assert set(json.loads(line)) == {"error"}
+        assert set(json.loads(line)) == {"error", "type"}
         assert node.status().messages == 0
 
     controlled(tmp_path, act)
@@ -106,7 +106,7 @@ def test_clients_over_the_bound_are_refused_and_served_when_others_have_gone(tmp
         silent = [await asyncio.open_unix_connection(path) for _ in range(MAX_CLIENTS)]
         await until(lambda: server._clients == MAX_CLIENTS)
         (line,) = await ask(path, REQUESTS[0])
-        assert json.loads(line) == {"error": f"{MAX_CLIENTS} other requests are being served"}
+        assert json.loads(line)["error"] == f"{MAX_CLIENTS} other requests are being served"
         for _, writer in silent:
             writer.close()
         await until(lambda: server._clients == 0)
@@ -176,3 +176,29 @@ def test_two_readers_of_one_client_share_its_queue(tmp_path):
             assert {(await reader).data for reader in readers} == {"0", "1"}
 
     controlled(tmp_path, act)
+
+
+@pytest.mark.parametrize("place", ["here", "elsewhere"])
+def test_publishing_on_a_full_disk_ends_in_time_and_is_done_when_there_is_room(tmp_path, place, monkeypatch):
+    monkeypatch.setattr("dovetail.journal.journal._RETRY_S", 0.01)
+
+    async def act(server: ControlServer, path: Path, node: SwarmNode) -> None:
+        async with SwarmPeer(_OwnPeer(node) if place == "here" else path) as peer:
+            limit_pages(node, 1)  # SQLite takes the present number instead
+            large = "x" * 11_000  # needs more pages
+            first = asyncio.create_task(node.publish(large.encode(), 60))
+            await until(lambda: node.journal.stalled is not None)
+            with pytest.raises(JournalFull, match="may still be journaled and sent when there is room") as raised:
+                await asyncio.wait_for(peer.publish("late", timeout=0.01), 30)
+            assert raised.value.retriable
+            assert "no room left for" in str(raised.value)
+            limit_pages(node, 100_000)
+            assert [(await peer.receive(timeout=30)).data for _ in range(2)] == [large, "late"]
+            await first
+
+    controlled(tmp_path, act)
+
+
+def limit_pages(node: SwarmNode, count: int) -> None:
+    """Let the node's journal have no more pages than this, as on a full disk."""
+    node.journal.call(lambda writer: writer._connection.execute(f"PRAGMA max_page_count = {count}").fetchone())

@@ -251,6 +251,11 @@ def test_on_a_full_disk_the_peer_acknowledges_and_relays_nothing_and_then_goes_o
                 filler.write(bytes(4096))
         # with relaxed durability it is noticed when the next commit is written
         _eventually(lambda: played.send() and not time.sleep(0.3) and not played.relayed())
+        publish = [sys.executable, "-m", "dovetail", "swarm", "publish", "--dir", str(home), "--timeout", "0.5", "late"]
+        environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2] / "src")}
+        late = subprocess.run(publish, capture_output=True, text=True, env=environment, timeout=60)
+        assert (late.returncode, late.stdout, late.stderr.count("\n")) == (1, "", 1)
+        assert "may still be journaled and sent when there is room: no room left for" in late.stderr
         held = [played.send() for _ in range(30)]
         time.sleep(1)
         assert played.relayed() == set()
@@ -259,7 +264,7 @@ def test_on_a_full_disk_the_peer_acknowledges_and_relays_nothing_and_then_goes_o
         relayed: set[bytes] = set()
         _eventually(lambda: relayed.update(played.relayed()) or relayed >= set(held))
         with sync.connect(f"unix:{home}") as peer:
-            assert peer.status()["messages"] == len(played.sent)
+            assert peer.status()["messages"] == len(played.sent) + 1, "and the one that was published late"
         lines = served.stop().splitlines()
         assert [line for line in lines if " dovetail.journal " not in line] == []
         warning, comfort = [line for line in lines if "waiting" in line or "writing again" in line]

@@ -23,6 +23,8 @@ from dovetail.model.errors import (
     ConnectFailed,
     DovetailError,
     JournalError,
+    JournalFull,
+    LocalProtocolError,
     Missed,
     TimedOut,
     UsageError,
@@ -68,7 +70,7 @@ class _Items(Protocol):
 class _PeerAccess(Protocol):
     """How a peer is reached."""
 
-    async def publish(self, data: bytes, ttl_epochs: int, progress: Progress | None) -> str: ...
+    async def publish(self, data: bytes, ttl_epochs: int, timeout: float | None, progress: Progress | None) -> str: ...
     async def listen(self, since_ms: int | None) -> _Items: ...
     async def query(self, start_ms: int, end_ms: int) -> list[dict[str, Any]]: ...
     async def status(self) -> dict[str, Any]: ...
@@ -154,10 +156,21 @@ class SwarmPeer(Receiving):
         if self._node is not None:
             await self._node.__aexit__(kind, error, trace)
 
-    async def publish(self, data: bytes | str, *, ttl_epochs: int = 60, progress: Progress | None = None) -> Sent:
-        """Do the proof of work, journal the message and push it; cancelling ends the work."""
+    async def publish(
+        self,
+        data: bytes | str,
+        *,
+        ttl_epochs: int = 60,
+        timeout: float | None = 10,
+        progress: Progress | None = None,
+    ) -> Sent:
+        """Do the proof of work, journal the message and push it; cancelling ends the work.
+
+        Raises JournalFull if the peer's disk stays full for `timeout` seconds after the work, TimedOut if its journal
+        is not written in time for another reason. The message may still be published when there is room.
+        """
         payload = check_payload(data)
-        address = await self._open_access.publish(payload, ttl_epochs, progress)
+        address = await self._open_access.publish(payload, ttl_epochs, timeout, progress)
         return Sent(address=address, id=None, outcome="accepted", targets=(), at=moment(now_us()))
 
     async def events(self, since: dt.datetime | None = None) -> AsyncGenerator[Message | Gap | Evidence | Missed, None]:
@@ -208,7 +221,7 @@ class _OwnPeer:
     def __init__(self, node: SwarmNode) -> None:
         self._node = node
 
-    async def publish(self, data: bytes, ttl_epochs: int, progress: Progress | None) -> str:
+    async def publish(self, data: bytes, ttl_epochs: int, timeout: float | None, progress: Progress | None) -> str:
         from dovetail.swarm.pow import expected_hashes
 
         expected = expected_hashes(self._node.peer.rules.pow_target)
@@ -217,7 +230,7 @@ class _OwnPeer:
             if progress is not None:
                 progress(examined, expected)
 
-        return (await self._node.publish(data, ttl_epochs, progress=note)).hex()
+        return (await self._node.publish(data, ttl_epochs, timeout_s=timeout, progress=note)).hex()
 
     async def listen(self, since_ms: int | None) -> _Items:
         return _NodeItems(self._node, since_ms)
@@ -247,6 +260,12 @@ class _NodeItems:
         self._live.close()
 
 
+_TYPES: dict[str, type[DovetailError]] = {
+    kind.__name__: kind for kind in (JournalError, JournalFull, LocalProtocolError, TimedOut)
+}
+"""Errors that a peer in another process raises as one of this process does."""
+
+
 class _Asked:
     """A request to a peer in another process, and its answers. What is not read waits there, within its bound."""
 
@@ -262,7 +281,7 @@ class _Asked:
         except (OSError, ValueError) as error:
             raise ConnectFailed(self._url, f"lost the connection: {error}") from None
         if answer is not None and "error" in answer:
-            raise DovetailError(str(answer["error"]))
+            raise _TYPES.get(answer.get("type", ""), DovetailError)(str(answer["error"]))
         return answer
 
     def close(self) -> None:
@@ -285,8 +304,8 @@ class _PeerElsewhere:
         writer.write(msgspec.json.encode(request) + b"\n")
         return _Asked(self._url, reader, writer)
 
-    async def publish(self, data: bytes, ttl_epochs: int, progress: Progress | None) -> str:
-        request = Request("publish", payload=data.hex(), ttl_epochs=ttl_epochs)
+    async def publish(self, data: bytes, ttl_epochs: int, timeout: float | None, progress: Progress | None) -> str:
+        request = Request("publish", payload=data.hex(), ttl_epochs=ttl_epochs, timeout_s=timeout)
         with contextlib.closing(await self._ask(request)) as asked:
             while (answer := await asked.next()) is not None:
                 if "address" in answer:

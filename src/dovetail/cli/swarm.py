@@ -114,6 +114,9 @@ def publish(
     ttl: Annotated[
         int, typer.Option(min=0, max=65535, metavar="EPOCHS", help="Lifetime in epochs; 0: pushed once, not kept.")
     ] = 60,
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Seconds to wait for the peer's journal after the work.", min=0.1)
+    ] = 10.0,
     as_json: AsJson = False,
 ) -> None:
     """Publish one message through a running peer; print its address. Ctrl-C cancels the proof of work."""
@@ -128,7 +131,7 @@ def publish(
 
     async def work() -> Sent:
         with Bar("proof of work", "hashes") as bar:
-            return await _peer(directory).publish(payload, ttl_epochs=ttl, progress=bar.update)
+            return await _peer(directory).publish(payload, ttl_epochs=ttl, timeout=timeout, progress=bar.update)
 
     print_record(describe_sent(asyncio.run(work())), as_json=as_json)
 

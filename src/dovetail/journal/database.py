@@ -143,7 +143,7 @@ def translate(error: sqlite3.Error | UnicodeDecodeError | OverflowError, path: P
         return JournalDamaged(f"{path}: database disk image is malformed: {error}")
     code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
     if code == sqlite3.SQLITE_FULL:
-        return JournalFull(f"no room left for {path}: free some space, the append can then be repeated")
+        return JournalFull(f"no room left for {path}: free some space")
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return JournalLocked(f"{path} is locked by another process")
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):

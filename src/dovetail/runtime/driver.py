@@ -279,12 +279,12 @@ class Driver(Generic[E]):
             return Health.FAILED
         if self._is_draining:
             return Health.DRAINING
-        return Health.WAITING if self.is_stalled else Health.OK
+        return Health.OK if self.stalled is None else Health.WAITING
 
     @property
-    def is_stalled(self) -> bool:
-        """True if the journal cannot write now, and nothing proceeds until it can."""
-        return self._journal is not None and self._journal.stalled is not None
+    def stalled(self) -> JournalError | None:
+        """Why the journal cannot write now, if so: nothing proceeds until it can."""
+        return None if self._journal is None else self._journal.stalled
 
     @property
     def is_idle(self) -> bool:

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
-from dovetail.model.errors import DovetailError, JournalError
+from dovetail.model.errors import DovetailError, JournalError, JournalFull, TimedOut
 from dovetail.model.hop import Observation
 from dovetail.runtime.clock import now_us
 from dovetail.runtime.driver import (
@@ -122,7 +122,7 @@ async def come_to_rest(driver: Driver[Any], limit_s: float = DRAIN_S) -> None:
     waiting = asyncio.ensure_future(_settle(driver))
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(limit_s):
-            while not (waiting.done() or driver.is_stalled):
+            while not waiting.done() and driver.stalled is None:
                 await asyncio.wait([waiting], timeout=STALL_CHECK_S)  # the disk may become full meanwhile
     waiting.cancel()
 
@@ -183,8 +183,11 @@ async def wait_unless_failed(event: asyncio.Event, failed: asyncio.Future[None])
         raise error if isinstance(error, DovetailError) else DovetailError(f"the server failed: {error}")
 
 
-async def ask(driver: Driver[Any], action: Callable[[int], T]) -> T:
-    """Call `action` in order with all input; returns or raises its result once it is committed and sent."""
+async def ask(driver: Driver[Any], action: Callable[[int], T], timeout_s: float | None = None) -> T:
+    """Call `action` in order with all input; returns or raises its result once it is committed and sent.
+
+    Raises JournalFull, or TimedOut, if it is not when the time is over. What was asked then still waits for the disk.
+    """
     results: list[T] = []
     errors: list[Exception] = []
 
@@ -196,7 +199,15 @@ async def ask(driver: Driver[Any], action: Callable[[int], T]) -> T:
 
     fed: Action = act
     driver.call(fed)
-    await settled(driver)
+    try:
+        async with asyncio.timeout(timeout_s):
+            await settled(driver)
+    except TimeoutError:
+        stalled = driver.stalled
+        text = f"not journaled within {timeout_s:g} s, but it may still be journaled and sent "
+        if isinstance(stalled, JournalFull):
+            raise JournalFull(f"{text}when there is room: {stalled}") from stalled
+        raise TimedOut(f"{text}later" if stalled is None else f"{text}later: {stalled}") from stalled
     if errors:
         raise errors[0]
     return results[0]

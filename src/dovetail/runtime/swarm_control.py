@@ -3,14 +3,15 @@
 One request per connection, one JSON object per line in both directions, on a Unix socket with mode 0600:
 
     {"verb": "status"}                                     -> one object
-    {"verb": "publish", "payload": HEX, "ttl_epochs": N}   -> {"examined": N, "expected": N} while it works,
-                                                              then {"address": HEX}
+    {"verb": "publish", "payload": HEX, "ttl_epochs": N,   -> {"examined": N, "expected": N} while it works,
+     "timeout_s": N or null}                                  then {"address": HEX}
     {"verb": "tail", "since_ms": N or null}                -> {"listening": true}, then one object per item of this
                                                               moment and later, until the client disconnects
     {"verb": "query", "since_ms": N, "until_ms": N}        -> one object per unexpired message of this time
 
-A response {"error": TEXT} ends a request that failed. A client that disconnects cancels its request. At most
-`MAX_CLIENTS` are served at a time; a request that does not arrive within 5 s, or is too long, is not served.
+A response {"error": TEXT, "type": NAME} ends a request that failed; the name is that of the exception. A client that
+disconnects cancels its request. At most `MAX_CLIENTS` are served at a time; a request that does not arrive within 5 s,
+or is too long, is not served.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     verb: Literal["status", "publish", "tail", "query"]
     payload: str = ""
     ttl_epochs: int = 1
+    timeout_s: float | None = None
     since_ms: int | None = None
     until_ms: int = LAST_MS
 
@@ -91,7 +93,7 @@ class ControlServer:
             await work
         except (DovetailError, ValueError) as error:
             with contextlib.suppress(ConnectionError):
-                _write(writer, {"error": str(error)})
+                _write(writer, {"error": str(error), "type": type(error).__name__})
         except (TimeoutError, ConnectionError, asyncio.CancelledError):
             pass
         finally:
@@ -121,7 +123,9 @@ class ControlServer:
             examined = count
 
         task = asyncio.ensure_future(
-            self._node.publish(bytes.fromhex(request.payload), request.ttl_epochs, progress=note)
+            self._node.publish(
+                bytes.fromhex(request.payload), request.ttl_epochs, timeout_s=request.timeout_s, progress=note
+            )
         )
         try:
             while not (await asyncio.wait({task}, timeout=PROGRESS_S))[0]:

@@ -8,9 +8,9 @@
 A node has its identity (`peer.skey`) and its journal (`journal.db`) in its own directory. A restart restores everything
 unexpired from the journal.
 
-While the disk is full a node waits: nothing is sent, `publish` does not return. When the journal fails permanently, or
-its file is removed or replaced, the node reads and sends nothing more: `failed` gets the JournalError, and `publish`,
-`subscribe`, `linked` and the end of the `async with` block raise it.
+While the disk is full a node waits: nothing is sent, and `publish` raises JournalFull after its `timeout_s`. When the
+journal fails permanently, or its file is removed or replaced, the node reads and sends nothing more: `failed` gets the
+JournalError, and `publish`, `subscribe`, `linked` and the end of the `async with` block raise it.
 """
 
 from __future__ import annotations
@@ -256,14 +256,22 @@ class SwarmNode:
         await asyncio.to_thread(self.journal.close)
 
     async def publish(
-        self, payload: bytes, ttl_epochs: int, *, progress: Callable[[int], None] = lambda _: None
+        self,
+        payload: bytes,
+        ttl_epochs: int,
+        *,
+        timeout_s: float | None = None,
+        progress: Callable[[int], None] = lambda _: None,
     ) -> Address:
-        """Compose, solve and push a message; returns when it is journaled and sent. Safe to cancel before."""
+        """Compose, solve and push a message; returns when it is journaled and sent. Safe to cancel before.
+
+        Raises JournalFull if the disk is full for this time after the solving; it may then still be sent later.
+        """
         message = self.peer.compose(payload, ttl_epochs, now_us())
         if self._solver is None:
             self._solver = await asyncio.to_thread(WorkSolver, self._threads)
         solved = await self._solver.solve(message, self.peer.rules.pow_target, progress)
-        return await ask(self._udp.driver, lambda now: self.peer.publish_solved(solved, now))
+        return await ask(self._udp.driver, lambda now: self.peer.publish_solved(solved, now), timeout_s)
 
     def subscribe(self) -> Subscription:
         """Every message accepted from now on, and gaps, until it is closed, the node is closed, or fails."""

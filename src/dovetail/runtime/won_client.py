@@ -23,7 +23,7 @@ from dovetail.journal.durable_file import replace_file
 from dovetail.journal.journal import Journal
 from dovetail.keys.files import make_private_directory, write_private
 from dovetail.keys.signing import load_private_key
-from dovetail.model.errors import ConfigError, KeyFileError, TimedOut
+from dovetail.model.errors import ConfigError, KeyFileError
 from dovetail.model.hop import Stage
 from dovetail.runtime.addresses import AddressGuard
 from dovetail.runtime.clock import now_us
@@ -211,11 +211,7 @@ class OwnerClient:
 
         While the disk is full it is neither; then raises JournalFull when the time is over.
         """
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await ask(self._links.driver, lambda now: action(self.owner, now))
-        except TimeoutError:
-            raise self.journal.stalled or TimedOut(f"the journal was not written within {timeout_s:g} s") from None
+        return await ask(self._links.driver, lambda now: action(self.owner, now), timeout_s)
 
     async def wait_registered(self, timeout_s: float) -> bool:
         """Wait until this client has everything that the node has."""
