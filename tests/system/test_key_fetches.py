@@ -19,6 +19,7 @@ pytestmark = pytest.mark.system
 LOCAL = "https://localhost:1/won/resource"
 PUBLIC = "https://node.example/won/resource"
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nkey"
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 class Door:
@@ -107,10 +108,31 @@ def test_keys_come_over_tls_only(tmp_path):
         b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 10_000 + b"\r\n",
         b"rubbish",
     ],
-    ids=["redirect", "moved", "large", "endless", "headers", "rubbish"],
 )
 def test_redirects_and_what_is_too_large_are_no_documents(tmp_path, answer):
     async def scenario(site: Site, tls: ssl.SSLContext) -> None:
+        CHUNKED + b"100001\r\n" + bytes(0x100001) + b"\r\n0\r\n\r\n",
+        CHUNKED + (b"80001\r\n" + bytes(0x80001) + b"\r\n") * 2 + b"0\r\n\r\n",
+        CHUNKED + b"1\r\nk\r\n" * 5_000 + b"0\r\n\r\n",
+        CHUNKED + b"-3\r\nkey\r\n0\r\n\r\n",
+        CHUNKED + b"2\r\nkey\r\n0\r\n\r\n",
+        CHUNKED + b"3\r\nkey\r\n",
+        CHUNKED.replace(b"chunked", b"gzip, chunked") + b"3\r\nkey\r\n0\r\n\r\n",
+    ],
+    ids=[
+        "redirect",
+        "moved",
+        "large",
+        "endless",
+        "headers",
+        "rubbish",
+        "large-chunk",
+        "large-chunks",
+        "many-chunks",
+        "negative-chunk",
+        "short-chunk",
+        "no-last-chunk",
+        "compressed",
         async with serving(answer, tls) as (door, port):
             assert await fetches(site, LOCAL).fetch(f"https://localhost:{port}/won/resource") is None
             assert door.count == 1
@@ -123,6 +145,15 @@ def test_one_at_a_time_per_host_and_hosts_beside_each_other(tmp_path):
         async with serving(OK, tls) as (slow, slow_port), serving(OK, tls) as (other, other_port):
             slow.is_open.clear()
             fetching = fetches(site, LOCAL)
+def test_chunked_document_is_put_together(tmp_path):
+    async def scenario(site: Site, tls: ssl.SSLContext) -> None:
+        answer = CHUNKED + b"1;name=value\r\nk\r\n0002\r\ney\r\n0\r\nTrailer: x\r\n\r\n"
+        async with serving(answer, tls) as (_, port):
+            assert await fetches(site, LOCAL).fetch(f"https://localhost:{port}/won/resource") == b"key"
+
+    run(tmp_path, scenario)
+
+
             waiting = [
                 asyncio.ensure_future(fetching.fetch(f"https://{host}:{slow_port}/atom"))
                 for host in ("localhost", "LocalHost", "a@localhost", "b@localhost", "localhost")

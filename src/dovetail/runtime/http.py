@@ -14,6 +14,8 @@ from dovetail.runtime.tls import describe_connecting
 
 MAX_DOCUMENT_BYTES = 1 << 20
 MAX_HEADER_BYTES = 16 << 10
+MAX_CHUNKS = 4_096
+"""Each takes work, however small it is; servers send some kilobytes in each."""
 FETCH_S = 8.0
 
 
@@ -114,18 +116,36 @@ async def _fetch(
         if head[0].split(" ")[1:2] not in (["200"], ["410"]):
             return None
         found = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:])}
+        coding = found.get("transfer-encoding")
+        if coding is not None:
+            return await _read_chunks(reader) if coding.lower() == "chunked" else None
         size = int(found.get("content-length", "-1"))
         if size > MAX_DOCUMENT_BYTES:
             return None
         if size >= 0:
             return await reader.readexactly(size)
-        body = b"".join([chunk async for chunk in _chunks(reader)])
+        body = b"".join([part async for part in _read_to_end(reader)])
         return body if len(body) <= MAX_DOCUMENT_BYTES else None
     finally:
         writer.close()
 
 
-async def _chunks(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
+async def _read_chunks(reader: asyncio.StreamReader) -> bytes | None:
+    """The body of a chunked response; None if it is too large or in too many chunks. Trailers are not read."""
+    body = bytearray()
+    for _ in range(MAX_CHUNKS):
+        size = int((await reader.readuntil(b"\r\n")).partition(b";")[0], 16)
+        if size == 0:
+            return bytes(body)
+        if not 0 < size <= MAX_DOCUMENT_BYTES - len(body):
+            return None
+        body += await reader.readexactly(size)
+        if await reader.readexactly(2) != b"\r\n":
+            return None
+    return None
+
+
+async def _read_to_end(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
     size = 0
     while size <= MAX_DOCUMENT_BYTES and (chunk := await reader.read(65536)):
         size += len(chunk)
