@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -18,8 +19,8 @@ from system.pcp_site import Site
 pytestmark = pytest.mark.system
 LOCAL = "https://localhost:1/won/resource"
 PUBLIC = "https://node.example/won/resource"
-OK = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nkey"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nkey"
 
 
 class Door:
@@ -66,6 +67,10 @@ def fetches(site: Site, own: str, *networks: str) -> KeyFetches:
     return KeyFetches(AddressGuard(own, networks), lambda: context)
 
 
+def assert_idle(fetching: KeyFetches) -> None:
+    assert (fetching._wanted, fetching._turns, fetching._in_progress) == ({}, {}, {})
+
+
 @pytest.mark.parametrize(
     ("own", "networks", "expected"),
     [
@@ -107,10 +112,6 @@ def test_keys_come_over_tls_only(tmp_path):
         b"HTTP/1.1 200 OK\r\n\r\n" + bytes(2_000_000),
         b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 10_000 + b"\r\n",
         b"rubbish",
-    ],
-)
-def test_redirects_and_what_is_too_large_are_no_documents(tmp_path, answer):
-    async def scenario(site: Site, tls: ssl.SSLContext) -> None:
         CHUNKED + b"100001\r\n" + bytes(0x100001) + b"\r\n0\r\n\r\n",
         CHUNKED + (b"80001\r\n" + bytes(0x80001) + b"\r\n") * 2 + b"0\r\n\r\n",
         CHUNKED + b"1\r\nk\r\n" * 5_000 + b"0\r\n\r\n",
@@ -133,6 +134,10 @@ def test_redirects_and_what_is_too_large_are_no_documents(tmp_path, answer):
         "short-chunk",
         "no-last-chunk",
         "compressed",
+    ],
+)
+def test_redirects_and_what_is_too_large_are_no_documents(tmp_path, answer):
+    async def scenario(site: Site, tls: ssl.SSLContext) -> None:
         async with serving(answer, tls) as (door, port):
             assert await fetches(site, LOCAL).fetch(f"https://localhost:{port}/won/resource") is None
             assert door.count == 1
@@ -140,11 +145,6 @@ def test_redirects_and_what_is_too_large_are_no_documents(tmp_path, answer):
     run(tmp_path, scenario)
 
 
-def test_one_at_a_time_per_host_and_hosts_beside_each_other(tmp_path):
-    async def scenario(site: Site, tls: ssl.SSLContext) -> None:
-        async with serving(OK, tls) as (slow, slow_port), serving(OK, tls) as (other, other_port):
-            slow.is_open.clear()
-            fetching = fetches(site, LOCAL)
 def test_chunked_document_is_put_together(tmp_path):
     async def scenario(site: Site, tls: ssl.SSLContext) -> None:
         answer = CHUNKED + b"1;name=value\r\nk\r\n0002\r\ney\r\n0\r\nTrailer: x\r\n\r\n"
@@ -154,22 +154,27 @@ def test_chunked_document_is_put_together(tmp_path):
     run(tmp_path, scenario)
 
 
+def test_one_at_a_time_per_host_and_hosts_beside_each_other(tmp_path):
+    async def scenario(site: Site, tls: ssl.SSLContext) -> None:
+        async with serving(OK, tls) as (slow, slow_port), serving(OK, tls) as (other, other_port):
+            slow.is_open.clear()
+            fetching = fetches(site, LOCAL)
             waiting = [
                 asyncio.ensure_future(fetching.fetch(f"https://{host}:{slow_port}/atom"))
-                for host in ("localhost", "LocalHost", "a@localhost", "b@localhost", "localhost")
+                for host in ("localhost", "LocalHost", "a@localhost", "b@localhost", "c@localhost")
             ]
             assert await fetching.fetch(f"https://localhost:{other_port}/x") == b"key"
             slow.is_open.set()
             assert await asyncio.gather(*waiting) == [b"key"] * 5
             assert (slow.most, slow.count, other.count) == (1, 5, 1)
-            assert fetching._hosts == {}
+            assert_idle(fetching)
 
     run(tmp_path, scenario)
 
 
 def test_a_host_that_never_answers_takes_neither_memory_nor_turns_for_ever(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(key_fetches, "MAX_WAITING", 8)
-    monkeypatch.setattr(key_fetches, "MAX_WAITING_PER_HOST", 6)
+    monkeypatch.setattr(key_fetches, "MAX_WAITING_PER_SOURCE", 6)
     monkeypatch.setattr(key_fetches, "WAIT_S", 0.2)
 
     async def scenario(site: Site, tls: ssl.SSLContext) -> None:
@@ -183,7 +188,7 @@ def test_a_host_that_never_answers_takes_neither_memory_nor_turns_for_ever(tmp_p
             slow.is_open.set()
             assert await waiting[0] == b"key"
             assert slow.count == 1
-            assert fetching._hosts == {}
+            assert_idle(fetching)
 
     run(tmp_path, scenario)
     assert "too many fetches wait" in caplog.text
@@ -197,15 +202,140 @@ def test_hosts_that_never_answer_are_bounded_together(tmp_path, monkeypatch):
             slow.is_open.clear()
             fetching = fetches(site, LOCAL)
             names = [
-                f"https://{host}:{port}/x" for host in ("localhost", "127.0.0.1", "localhost", "127.0.0.1", "[::1]")
+                f"https://{host}:{port}/x" for host in ("localhost", "127.0.0.1", "a@localhost", "a@127.0.0.1", "[::1]")
             ]
             waiting = [asyncio.ensure_future(fetching.fetch(name)) for name in names]
             assert await asyncio.gather(*waiting[3:]) == [None] * 2
-            assert len(fetching._hosts) == 2
+            assert len(fetching._in_progress) == 2
             slow.is_open.set()
             assert await asyncio.gather(*waiting[:3]) == [b"key"] * 3
 
     run(tmp_path, scenario)
+
+
+class SlowHosts(AddressGuard):
+    """Names whose addresses are found when the test says so; counts what is being fetched."""
+
+    def __init__(self) -> None:
+        super().__init__(PUBLIC)
+        self.asked: list[str] = []
+        self.found: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
+
+    async def resolve(self, uri: str) -> str:
+        self.asked.append(uri)
+        await self.found[uri].wait()
+        raise AddressRefused("found")
+
+
+async def rest() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def slow_fetches() -> AsyncIterator[tuple[KeyFetches, SlowHosts, Callable[..., asyncio.Future[bytes | None]]]]:
+    guard = SlowHosts()
+    fetching = KeyFetches(guard, lambda: None)
+    tasks = []
+
+    def start(uri: str, source: str | None) -> asyncio.Future[bytes | None]:
+        tasks.append(asyncio.ensure_future(fetching.fetch(uri, source)))
+        return tasks[-1]
+
+    yield fetching, guard, start
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert_idle(fetching)
+
+
+def test_one_who_names_hundreds_of_slow_hosts_holds_up_nobody_else():
+    async def scenario() -> None:
+        async with slow_fetches() as (_, guard, start):
+            for number in range(1_000):
+                start(f"https://{number}.slow.example/won/resource", "192.0.2.1")
+            await rest()
+            assert len(guard.asked) == key_fetches.MAX_AT_ONCE_PER_SOURCE
+            start("https://partner.example/won/resource", "192.0.2.2")
+            await rest()
+            assert guard.asked[-1] == "https://partner.example/won/resource"
+
+    asyncio.run(scenario())
+
+
+def test_where_many_fill_all_places_the_next_is_for_another():
+    async def scenario() -> None:
+        async with slow_fetches() as (_, guard, start):
+            for number in range(50):
+                for stranger in range(4):
+                    start(f"https://{number}.{stranger}.example/won/resource", f"192.0.2.{stranger}")
+            await rest()
+            assert len(guard.asked) == key_fetches.MAX_AT_ONCE
+            start("https://partner.example/won/resource", "198.51.100.1")
+            for number in range(5):
+                await rest()
+                guard.found[guard.asked[number]].set()
+            await rest()
+            assert "https://partner.example/won/resource" in guard.asked
+            assert len(guard.asked) == key_fetches.MAX_AT_ONCE + 5
+
+    asyncio.run(scenario())
+
+
+def test_keys_on_one_host_are_fetched_in_turns_of_those_who_need_them():
+    async def scenario() -> None:
+        async with slow_fetches() as (_, guard, start):
+            for number in range(100):
+                start(f"https://partner.example/won/resource/atom/{number}", "192.0.2.1")
+            await rest()
+            start("https://partner.example/won/resource/atom/new", "192.0.2.2")
+            for number in range(2):
+                await rest()
+                guard.found[guard.asked[number]].set()
+            await rest()
+            assert len(guard.asked) == 3
+            assert "https://partner.example/won/resource/atom/new" in guard.asked
+
+    asyncio.run(scenario())
+
+
+def test_key_that_several_need_is_fetched_once_in_the_turn_that_comes_first():
+    async def scenario() -> None:
+        async with slow_fetches() as (fetching, guard, start):
+            names = [f"https://{number}.example/won/resource" for number in range(100)]
+            for name in names:
+                start(name, "192.0.2.1")
+            await rest()
+            assert not fetching.join("https://new.example/won/resource", "192.0.2.2")
+            assert fetching.join(names[-1], "192.0.2.2")
+            assert fetching.join(names[-1], "192.0.2.3")
+            await rest()
+            assert guard.asked[-1] == names[-1]
+            assert len(guard.asked) == key_fetches.MAX_AT_ONCE_PER_SOURCE + 1
+            start("https://more.example/won/resource", "192.0.2.1")
+            await rest()
+            assert guard.asked[-1] == names[-1], "the share of the first is used up as before"
+
+    asyncio.run(scenario())
+
+
+def test_who_joins_late_has_all_of_the_time_for_a_turn(monkeypatch):
+    monkeypatch.setattr(key_fetches, "WAIT_S", 0.05)
+
+    async def scenario() -> None:
+        async with slow_fetches() as (fetching, guard, start):
+            start("https://partner.example/won/resource", "192.0.2.1")
+            late = start("https://partner.example/won/resource/atom/a", "192.0.2.1")
+            await rest()
+            monkeypatch.setattr(key_fetches, "WAIT_S", 60.0)
+            assert fetching.join("https://partner.example/won/resource/atom/a", "192.0.2.2")
+            await asyncio.wait([late], timeout=0.1)
+            assert not late.done()
+            guard.found[guard.asked[0]].set()
+            await rest()
+            assert guard.asked[-1] == "https://partner.example/won/resource/atom/a"
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,24 @@ def test_links_of_one_address_are_limited(tmp_path):
     asyncio.run(scenario())
 
 
+def test_keys_are_fetched_in_turns_of_the_addresses_whose_messages_need_them(tmp_path):
+    asked = []
+
+    async def fetch(uri: str, source: str | None) -> None:
+        asked.append((uri, source))
+
+    async def scenario() -> None:
+        async with node(tmp_path) as server:
+            server._links.fetches.fetch = fetch
+            peer = await RawClient.open(server._acceptor.port, PATH.replace("owner", "node"))
+            peer.send_frame(1, encode_bundle((build(),)))
+            await until(lambda: asked)
+            await until(lambda: not server._links.count)
+        assert asked == [(ALICE, "127.0.0.1")]
+
+    asyncio.run(scenario())
+
+
 def test_a_node_that_stops_reads_no_more_and_closes_whoever_sends_on_and_does_not_read(tmp_path):
     async def scenario() -> None:
         received = 0

@@ -68,19 +68,45 @@ def test_frame_that_waited_for_a_key_is_decoded_once():
     assert decoded.count(pair.b.frames_in[-1]) == 1
 
 
-def test_key_is_asked_for_once_however_many_links_wait_for_it():
-    pair = Pair().connect()
+def crowded(pair):
+    """Five more links with the frame that waits for keys on the one between the nodes; returns the names of all six."""
     late_keys(pair)
-    pair.say()
-    frame = pair.b.frames_in[-1]
-    for number in range(5):
-        pair.b.core.receive_accepted(f"other {number}", LinkKind.NODE, pair.world.now)
-        pair.b.core.receive_frame(frame, f"other {number}", pair.world.now)
-    pair.run()
-    assert pair.b.core.status(pair.world.now).links_waiting == 6
     pair.b.events.clear()
+    pair.say()
+    names = [pair.b.told(KeyWanted)[0].link, *(f"other {number}" for number in range(5))]
+    frame = pair.b.frames_in[-1]
+    for name in names[1:]:
+        pair.world.now += 1_000_000
+        pair.b.core.receive_accepted(name, LinkKind.NODE, pair.world.now)
+        pair.b.core.receive_frame(frame, name, pair.world.now)
     pair.run()
-    assert pair.b.told(KeyWanted) == []
+    return names
+
+
+def test_every_link_that_waits_for_a_key_says_so_once():
+    pair = Pair().connect()
+    names = crowded(pair)
+    asked = [(event.uri, event.link) for event in pair.b.told(KeyWanted)]
+    assert sorted(asked) == sorted((uri, name) for name in names for uri in {uri for uri, _ in asked})
+    assert pair.b.core.status(pair.world.now).links_waiting == 6
+    for name in names:
+        pair.b.core.receive_closed(name, pair.world.now)
+    assert pair.b.core._links._wanted == {}, "nobody waits for an answer"
+
+
+def test_link_goes_on_with_a_key_that_came_too_late_for_one_that_asked_before():
+    pair = Pair().connect()
+    names = crowded(pair)
+    asked = {event.uri for event in pair.b.told(KeyWanted)}
+    pair.world.pass_time(6)
+    waiting = pair.b.core.status(pair.world.now).links_waiting
+    assert 0 < waiting < len(names)
+    refused = pair.b.rejections().count(Reason.UNKNOWN_KEY)
+    for uri in asked:
+        World._serve(pair.world, pair.b, uri)
+    assert pair.b.core.status(pair.world.now).links_waiting == 0
+    pair.world.pass_time(20)
+    assert pair.b.rejections().count(Reason.UNKNOWN_KEY) == refused
 
 
 @pytest.mark.parametrize("kind", [T.CREATE, T.REPLACE, T.ACTIVATE, T.DEACTIVATE, T.DELETE])

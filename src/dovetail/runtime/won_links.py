@@ -199,7 +199,10 @@ class WonLinks(LinkHandler[LinkId]):
     def _act(self, events: Sequence[Event]) -> None:
         for event in events:
             if isinstance(event, KeyWanted):
-                self.ask(event.uri)
+                if event.link is None:
+                    self.ask(event.uri, None)
+                elif event.link in self._links:
+                    self.ask(event.uri, self._links[event.link].host)
             elif isinstance(event, HopUnreadable):
                 log.warning("hop %d of the journal is skipped: %s", event.seq, event.detail)
             elif isinstance(event, DestinationChanged):
@@ -232,15 +235,17 @@ class WonLinks(LinkHandler[LinkId]):
             self._opening.discard(item.link)
             self._unwanted.discard(item.link)
 
-    def ask(self, uri: str) -> None:
-        """Fetch the document of a node or atom for the core."""
-        self._spawn(self._answer(uri))
+    def ask(self, uri: str, source: str | None) -> None:
+        """Fetch the document of a node or atom for the core; `source` is the address whose message needs it."""
+        self._spawn(self._answer(uri, source))
 
-    async def _answer(self, uri: str) -> None:
+    async def _answer(self, uri: str, source: str | None) -> None:
         kept = self._documents
         data = None if kept is None else await asyncio.to_thread(kept.read_document, uri)
         if data is None:
-            data = await self.fetches.fetch(uri)
+            if self.fetches.join(uri, source):
+                return  # whoever asked first gives the answer
+            data = await self.fetches.fetch(uri, source)
             if data is not None and kept is not None:
                 await asyncio.to_thread(kept.keep_document, uri, data)
         self.driver.call(lambda now: self._core.receive_document(uri, data, now))

@@ -209,7 +209,7 @@ class NodeServer:
         claim = read_claim(request.headers)
         key = None if claim is None else self.node.keys.find(claim.signer, now)
         if claim is not None and key is None and claim.signer in find_parties(self.node, path, self.journal.raw):
-            self._links.ask(claim.signer)
+            self._links.ask(claim.signer, request.host)
             return Reply(503, b"the key of the signer is being fetched\n", headers=(("Retry-After", "1"),))
         uri = f"{self.node.uri.removesuffix(NODE_PATH)}{request.path.decode('latin-1')}"
         if claim is None or key is None or not is_proven(claim, uri, key, now, self.options.settings.max_clock_skew_ms):

@@ -5,13 +5,19 @@ from __future__ import annotations
 import msgspec
 
 from dovetail.model.hop import Observation
+from dovetail.model.wire import LinkId
 from dovetail.won.chain import ChainState
 
 
 class KeyWanted(msgspec.Struct, frozen=True, gc=False):
-    """The document of a node or atom is needed for its key; the shell answers with `receive_document`."""
+    """The document of a node or atom is needed for its key; the shell answers with `receive_document`.
+
+    `link` is the one whose frame waits for it: each link of a node asks for itself, and one that has ended needs no
+    answer. An owner names none, as it has only one.
+    """
 
     uri: str
+    link: LinkId | None = None
 
 
 class HopUnreadable(msgspec.Struct, frozen=True, gc=False):

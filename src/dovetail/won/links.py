@@ -74,7 +74,7 @@ class Links:
         self._closed = closed
         self._links: dict[LinkId, Link] = {}
         self._deadlines = Timers()
-        self._wanted: dict[str, list[LinkId]] = {}
+        self._wanted: dict[str, dict[LinkId, None]] = {}
         self._held_bytes = 0
 
     @property
@@ -104,6 +104,10 @@ class Links:
         self._deadlines.set(name, None)
         if link is not None:
             self._held_bytes -= link.held_bytes
+            for uri in link.waiting & self._wanted.keys():
+                self._wanted[uri].pop(name, None)
+                if not self._wanted[uri]:
+                    del self._wanted[uri]
         return link
 
     def receive(self, data: bytes, name: LinkId, now: int) -> None:
@@ -132,7 +136,7 @@ class Links:
             self._keys.add(uri, key, now)
         for name in self._wanted.pop(uri, ()):
             link = self._links.get(name)
-            if link is None or uri not in link.waiting:
+            if link is None:
                 continue
             link.waiting.discard(uri)
             if key is None:
@@ -144,9 +148,7 @@ class Links:
         """Stop waiting for keys that did not arrive in time."""
         for name in self._deadlines.pop_due(now):
             link = self._links[name]
-            uri = min(link.waiting)
-            self._wanted.pop(uri, None)
-            self._reject_unverifiable(link, uri, now)
+            self._reject_unverifiable(link, min(link.waiting), now)
 
     def handle_clock_step(self, now: int) -> None:
         """The clock was set back: links that wait for keys wait as if they had begun now."""
@@ -189,19 +191,18 @@ class Links:
 
     def _request_keys(self, bundle: Bundle, link: Link, now: int) -> set[str]:
         """The signers whose keys are missing; raises RemoteProtocolError for own atoms: the node has all their keys."""
-        missing = set()
+        missing: dict[str, None] = {}
         for message in bundle.messages:
             signer = expected_signer(message)
             if self._keys.find(signer, now) is not None or signer in missing:
                 continue
             if self._keys.is_pinned(v.node_of_atom(signer)):
                 raise RemoteProtocolError(Reason.UNKNOWN_ATOM, f"{signer} does not exist here")
-            missing.add(signer)
-            if signer not in self._wanted:
-                self._wanted[signer] = []
-                self._output.emit(KeyWanted(signer))
-            self._wanted[signer].append(link.name)
-        return missing
+            missing[signer] = None
+        for signer in missing:
+            self._wanted.setdefault(signer, {})[link.name] = None
+            self._output.emit(KeyWanted(signer, link.name))
+        return set(missing)
 
     def _reject_unverifiable(self, link: Link, uri: str, now: int) -> None:
         """Refuse the frame without a response because the key was not found, and close the link.
