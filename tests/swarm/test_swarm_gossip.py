@@ -241,14 +241,20 @@ def test_an_answer_that_goes_back_before_the_question_is_refused():
         asking.gossip.claim(RangeList(query.ticket, 0, query.start_ms - 1, ()), contact, START)
 
 
-def test_without_room_for_wants_of_one_partner_another_is_asked():
-    asking = Asking(2)
+def get_cut_list(asking, *, leaves_room):
+    """Ask a partner, and get the first of several lists; returns the partner and the question."""
     asking.gossip.handle_timer(START, has_room)
-    first, message = asking.gossip.outbox.pop()
+    partner, message = asking.gossip.outbox.pop()
     query = decode_message(message)
     cut = RangeList(query.ticket, query.start_ms, query.start_ms + 10, ())
-    question = asking.gossip.claim(cut, first, START)
-    asking.gossip.receive_list(cut, question, START, 170, False)
+    question = asking.gossip.claim(cut, partner, START)
+    asking.gossip.receive_list(cut, question, START, 170, leaves_room)
+    return partner, query
+
+
+def test_without_room_for_wants_of_one_partner_another_is_asked():
+    asking = Asking(2)
+    first, _ = get_cut_list(asking, leaves_room=False)
     for second in range(1, 20):
         asking.gossip.handle_timer(START + second * SECOND, lambda endpoint: endpoint != first.endpoint)
     assert {contact.endpoint for contact, _ in asking.gossip.outbox} == {
@@ -258,12 +264,7 @@ def test_without_room_for_wants_of_one_partner_another_is_asked():
 
 def test_without_room_for_wants_a_cut_list_is_continued_later():
     asking = Asking(1)
-    asking.gossip.handle_timer(START, has_room)
-    contact, message = asking.gossip.outbox.pop()
-    query = decode_message(message)
-    cut = RangeList(query.ticket, query.start_ms, query.start_ms + 10, ())
-    question = asking.gossip.claim(cut, contact, START)
-    asking.gossip.receive_list(cut, question, START, 170, False)
+    _, query = get_cut_list(asking, leaves_room=False)
     asking.gossip.handle_timer(START + SECOND, has_no_room)
     assert asking.gossip.outbox == []
     asking.gossip.handle_timer(START + 3 * SECOND, has_room)
@@ -302,11 +303,7 @@ def test_an_answer_of_many_lists_goes_on_where_it_stopped_if_one_is_lost():
 
 def test_an_answer_that_stopped_long_ago_begins_again():
     asking = Asking(1)
-    asking.gossip.handle_timer(START, has_room)
-    contact, message = asking.gossip.outbox.pop()
-    query = decode_message(message)
-    cut = RangeList(query.ticket, query.start_ms, query.start_ms + 10, ())
-    asking.gossip.receive_list(cut, asking.gossip.claim(cut, contact, START), START, 170, True)
+    _, query = get_cut_list(asking, leaves_room=True)
     for seconds, start_ms in ((60, query.start_ms + 11), (61, query.start_ms + 61_000)):
         asking.gossip.outbox.clear()
         asking.gossip.handle_timer(START + seconds * SECOND, has_room)
